@@ -6,11 +6,11 @@ use crate::tree::File;
 /// The folders, and the most production lines of each. A change that adds lines takes as many away, or says
 /// in its commit what they are for.
 const MOST: [(&str, usize); 6] = [
-    ("crates/nic/", 67_180),
+    ("crates/nic/", 67_190),
     ("crates/xdp/", 10_130),
-    ("crates/tools/", 9_990),
+    ("crates/tools/", 10_040),
     ("crates/lab/", 9_130),
-    ("crates/cli/", 19_210),
+    ("crates/cli/", 19_220),
     ("xtask/", 860),
 ];
 

@@ -422,8 +422,8 @@ impl Queue {
         let bytes = bytes(wr.sg_list);
         if self.service == QpType::Ud && bytes > self.mtu {
             let text = format!(
-                "the datagram with wr_id {:#x} has {bytes} bytes, more than the MTU of the port, {}: it is not \
-                 sent, and its completion has no error (IBA C10-93.1.1)",
+                "the datagram with wr_id {:#x} has {bytes} bytes, more than the MTU of the port, {}: it is \
+                 not sent, and its completion has no error (IBA C10-93.1.1)",
                 wr.wr_id, self.mtu
             );
             report(FindingKind::DatagramDropped, &text, &[("posted", posted)]);

@@ -5,7 +5,7 @@ use std::fmt;
 use super::conclude::earliest;
 use super::direction::Key;
 use super::finding::At;
-use super::{Analysis, Kind};
+use super::{Analysis, Kind, Totals};
 use crate::shell::quote;
 
 /// What the directions of a capture lack, as found at its end.
@@ -178,19 +178,10 @@ impl Analysis {
         if self.totals.backwards.0 > 0 || self.totals.untimed > 0 {
             self.findings.doubt_times();
         }
-        let is_all_undecoded = self.totals.roce == 0 && reasons.is_empty();
-        if is_all_undecoded && let Some(kinds) = self.totals.undecoded.text() {
-            reasons.push(kinds);
-            retake = Some(Retake::Decode);
-        } else if is_all_undecoded && self.totals.fragments > 0 {
-            reasons.push(format!(
-                "{} fragments of IP datagrams were not decoded: others of their datagrams are missing",
-                self.totals.fragments
-            ));
-            retake = Some(Retake::Everything);
-        }
         if reasons.is_empty() {
-            return None;
+            let (reason, again) = self.all_undecoded()?;
+            reasons.push(reason);
+            retake = Some(again);
         }
         let bursts = self.totals.bursts > 0;
         let withdrawn = if is_unreliable { self.findings.withdraw_absences(bursts) } else { 0 };
@@ -203,6 +194,18 @@ impl Analysis {
         let text = format!("Inconclusive: {}.{unlisted}", reasons.join("; "));
         self.report(Kind::CaptureLoss, self.totals.first, 0, "the capture".to_owned(), text);
         retake
+    }
+
+    /// Why nothing was decoded, if nothing was.
+    fn all_undecoded(&self) -> Option<(String, Retake)> {
+        let Totals { roce: 0, undecoded, fragments, .. } = &self.totals else { return None };
+        if let Some(kinds) = undecoded.text() {
+            return Some((kinds, Retake::Decode));
+        }
+        let reason = format!(
+            "{fragments} fragments of IP datagrams were not decoded: others of their datagrams are missing"
+        );
+        (*fragments > 0).then_some((reason, Retake::Everything))
     }
 }
 

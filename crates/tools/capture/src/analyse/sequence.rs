@@ -118,7 +118,9 @@ impl Analysis {
             return false;
         }
         let (wanted, there, first) = (message.bytes, message.response_bytes, message.first);
-        let is_inside = psn.is_before(message.last_psn);
+        // The first response to a READ of one packet may be that of another connection with equal numbers.
+        let is_doubtful = message.first_psn == message.last_psn && there != wanted;
+        let is_inside = is_doubtful || psn.is_before(message.last_psn);
         let is_right = if position.ends() { wanted == there } else { is_inside || there < wanted };
         if is_right || self.is_ambiguous(index) {
             return false;

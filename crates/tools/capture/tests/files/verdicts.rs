@@ -220,7 +220,7 @@ fn a_reply_long_before_a_request_does_not_answer_it() {
     }
 }
 
-/// A READ with the PSN 3, amid SENDs. The path MTU is known to be 1024. Its responses carry `there` bytes.
+/// A READ with the PSN 3, between SENDs. The path MTU is known to be 1024. Its responses carry `there` bytes.
 fn read(wanted: u32, there: usize, sends_after: u32) -> Talk {
     let mut talk = Talk::new();
     talk.request(Opcode::RC_SEND_FIRST, 0, false, &[], &[1; 1024]);
