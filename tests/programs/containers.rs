@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::OnceLock;
 
 use roxie_tests::lab::Lab;
 use roxie_tests::place::{Family, Place, Topology, User};
@@ -153,10 +154,14 @@ fn scratch() -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("containers")
 }
 
-/// Builds the program that starts another one under a seccomp filter.
+/// Builds the program that starts another one under a seccomp filter, once: two cases at a time use it.
 fn compile() -> Result<PathBuf, String> {
-    let program = scratch().join("confine");
-    std::fs::create_dir_all(scratch()).map_err(|error| error.to_string())?;
-    crate::case::compile("confine.c", &program, &[])?;
-    Ok(program)
+    static PROGRAM: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let program = PROGRAM.get_or_init(|| {
+        let program = scratch().join("confine");
+        std::fs::create_dir_all(scratch()).map_err(|error| error.to_string())?;
+        crate::case::compile("confine.c", &program, &[])?;
+        Ok(program)
+    });
+    program.clone()
 }
