@@ -444,11 +444,7 @@ impl Analysis {
         direction.refused = Some(Refused::Fatal(at));
         direction.pending_nak = None;
         let dst = direction.key.dst;
-        let message = direction
-            .open
-            .iter()
-            .find(|m| !psn.is_before(m.first_psn) && !m.last_psn.is_before(psn))
-            .cloned();
+        let message = direction.message_at(psn).cloned();
         let found =
             direction.window.get(psn).map_or(at, |slot| if slot.sent.number == 0 { at } else { slot.sent });
         let (what, access, operation) = match &message {
@@ -555,8 +551,7 @@ impl Direction {
     /// Whether the request with the number of an answer is of the kind that has such answers.
     fn is_answered_by(&self, seen: &Seen<'_>, packet: &Packet<'_>) -> bool {
         let (psn, row) = (packet.bth.psn, packet.row());
-        let mut all = self.open.iter();
-        let asked = all.find(|m| !psn.is_before(m.first_psn) && !m.last_psn.is_before(psn));
+        let asked = self.open.iter().find(|message| message.has(psn));
         let is_atomic = |m: &Message| matches!(m.operation, Operation::CompareSwap | Operation::FetchAdd);
         let is_only = row.position.starts() && row.position.ends();
         asked.is_none_or(|message| match row.operation {

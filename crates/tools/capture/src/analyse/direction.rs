@@ -81,6 +81,11 @@ pub struct Message {
 }
 
 impl Message {
+    /// Whether one of its packets or responses has this number.
+    pub(super) fn has(&self, psn: Psn) -> bool {
+        !psn.is_before(self.first_psn) && !self.last_psn.is_before(psn)
+    }
+
     /// Whether a response of its own completes it, not an ACK.
     #[must_use]
     pub fn wants_response(&self) -> bool {
@@ -479,7 +484,7 @@ impl Direction {
 
     /// The message in flight with this number.
     pub(super) fn message_at(&mut self, psn: Psn) -> Option<&mut Message> {
-        self.open.iter_mut().find(|m| !psn.is_before(m.first_psn) && !m.last_psn.is_before(psn))
+        self.open.iter_mut().find(|message| message.has(psn))
     }
 
     /// Adds a message in flight.
