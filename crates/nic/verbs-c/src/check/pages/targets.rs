@@ -74,7 +74,7 @@ pub(in super::super) fn end_flights(of: Option<u32>, is_end: bool) {
 }
 
 impl Table {
-    /// Notes that the device wrote or read this memory, and ends the requests whose last byte is in it.
+    /// The device has written or read this memory. A request whose last byte is in it has ended.
     pub(super) fn executed(&mut self, first: usize, end: usize, writes: bool) {
         for at in (0..self.entries.len).rev() {
             let entry = self.entries.values[at];
