@@ -1,7 +1,8 @@
 //! The network: packets are lost, overtaken and duplicated. A stage of the egress hook.
 //!
 //! A packet is lost only if the packets before it arrived, so a retransmission is not lost, and a peer with
-//! `retry_cnt` 1 does not fail. Management datagrams are left alone: their timers are seconds long.
+//! `retry_cnt` 1 does not fail. An ACK is never lost: an application that has all its completions may destroy
+//! the queue pair that sent it, and then nothing answers the retransmission. Management datagrams are left alone: their timers are seconds long.
 
 use std::sync::Arc;
 
@@ -70,7 +71,7 @@ impl Stage for ChaosStage {
             return Verdict::Drop;
         }
         let strikes = |fault| self.chaos.strikes(fault, number, nth);
-        let may_lose = nth > flow.safe_until;
+        let may_lose = nth > flow.safe_until && row.operation != Operation::Ack;
         if !matches!(row.service, Service::Rc | Service::Xrc) {
             return match strikes(Fault::Datagrams).map(|mut draw| (draw.below(3), draw.below(LATE_NS))) {
                 Some((0, _)) => Verdict::Drop,
@@ -100,5 +101,34 @@ impl Stage for ChaosStage {
 
     fn rows(&self) -> Vec<(String, u64)> {
         self.chaos.counts().into_iter().map(|(fault, count)| (fault.name().to_owned(), count)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wire::Opcode;
+
+    use super::*;
+    use crate::hook::packet::Scratch;
+    use crate::runtime::Runtime;
+
+    #[test]
+    fn packets_of_requests_are_lost_and_acks_are_not() {
+        let bth = |opcode: Opcode| {
+            let mut bytes = [0; Bth::LEN];
+            Bth { opcode, dest_qp: Qpn::new(17), ..Bth::parse(&bytes) }.emit(&mut bytes);
+            bytes
+        };
+        let lost = |seed: u64, opcode| {
+            let plan = format!("seed={seed},faults=loss").parse().unwrap();
+            let mut stage = ChaosStage { chaos: Arc::new(Chaos::new(plan)), flows: Vec::new() };
+            let (mut scratch, bytes) = (Scratch::new(1), bth(opcode));
+            let mut run =
+                || stage.run(&mut HookPacket::new(&mut scratch, &Runtime::Kernel, &bytes)) == Verdict::Drop;
+            (0..200).filter(|_| run()).count()
+        };
+        let of_20_seeds = |opcode| (0..20).map(|seed| lost(seed, opcode)).sum::<usize>();
+        assert_ne!(of_20_seeds(Opcode::RC_SEND_ONLY), 0);
+        assert_eq!([Opcode::RC_ACKNOWLEDGE, Opcode::XRC_ACKNOWLEDGE].map(of_20_seeds), [0, 0]);
     }
 }
