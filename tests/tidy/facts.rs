@@ -24,7 +24,7 @@ const CONSTANTS: [Constant; 9] = [
         before: "const DESCRIPTORS_EACH: u64 = ",
         stated: &[
             ("crates/nic/device/tests/engines.rs", "const DESCRIPTORS_EACH: usize = {};"),
-            ("crates/cli/src/args.rs", "its descriptors, of which each takes {}."),
+            ("crates/cli/src/nic_args.rs", "its descriptors, of which each takes {}."),
             ("docs/reference.md", "engines of {} descriptors"),
             ("docs/containers.md", "at most {} descriptors per engine"),
             ("ARCHITECTURE.md", "costs a slot, {} descriptors and a thread"),

@@ -78,7 +78,7 @@ const MAY_USE: [(&str, &str); 32] = [
     ("crates/cli/src/need.rs", "the user's command: its interpreter"),
     ("crates/cli/src/own/bundle.rs", "this program, or one that the user names"),
     ("crates/cli/src/own/unpacked.rs", "/proc"),
-    ("crates/cli/src/run.rs", "the user's command"),
+    ("crates/cli/src/program.rs", "the user's command"),
     ("crates/cli/src/sim/fabric/file.rs", "a description that the user names"),
     ("crates/cli/src/trace/mod.rs", "traces that the user names"),
     ("crates/cli/src/xdp/beside.rs", "xdp-loader"),

@@ -9,10 +9,10 @@ use nix::unistd::Uid;
 use serde_json::{Value, json};
 use sys::Dir;
 
-use crate::args::DeviceArgs;
 use crate::env;
 use crate::failure::{During, Failure, Outcome};
 use crate::library::{AUDIT, Libraries};
+use crate::nic_args::DeviceArgs;
 use crate::{output, own, terminal};
 
 /// Vendor and class of the device. Users write `roxie/rdma=roxie0`.

@@ -13,7 +13,7 @@ use roxie::private_dir::PrivateDir;
 use sys::Dir;
 
 use crate::failure::Outcome;
-use crate::library::{base_dir, not_trusted};
+use crate::user_dir::{base_dir, not_trusted};
 
 /// What a directory is for: the first part of its name.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

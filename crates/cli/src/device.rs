@@ -4,8 +4,8 @@ use roxie::port::PortChoice;
 use roxie::registry::DomainConfig;
 use roxie::verbs::{BadSetting, DeviceConfig, DeviceSetting, DeviceSettings, Engines, Refusal, Traffic};
 
-use crate::args::{DeviceArgs, Pairs, PortArgs, TrafficArgs};
 use crate::failure::{Failure, Outcome};
+use crate::nic_args::{DeviceArgs, Pairs, PortArgs, TrafficArgs};
 
 impl DeviceArgs {
     /// The environment variables that these options stand for, with their values if given.
@@ -122,7 +122,7 @@ impl TrafficArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::pairs;
+    use crate::nic_args::pairs;
 
     #[test]
     fn device_names_are_checked() {

@@ -1,12 +1,32 @@
 //! `roxie devinfo`: device, port, GIDs and limits.
 
+use clap::Args as ClapArgs;
 use roxie::port::{LocalPath, Outlook, PortChoice};
 use roxie::verbs::{Context, Device, DeviceConfig};
 use serde_json::{Value, json};
 
-use crate::args::{DeviceArgs, DevinfoArgs, TrafficArgs};
 use crate::failure::{During, Failure, Outcome};
+use crate::nic_args::{DeviceArgs, PortArgs, TrafficArgs};
 use crate::terminal::{self, Terminal};
+
+/// Show each device, its port, GIDs and limits
+///
+/// Like ibv_devinfo, without needing it installed; shows also whether packets go by UDP or AF_XDP sockets.
+/// Opens no port.
+#[derive(Debug, ClapArgs)]
+#[command(after_long_help = include_str!("help/devinfo.txt"))]
+pub(crate) struct DevinfoArgs {
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
+    #[command(flatten)]
+    pub(crate) port: PortArgs,
+    /// Show the limits too
+    #[arg(long, short)]
+    pub(crate) verbose: bool,
+    /// Print one JSON object for each device, limits included
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 /// Prints what each device is.
 pub(crate) fn print(args: &DevinfoArgs) -> Outcome {

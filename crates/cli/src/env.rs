@@ -3,11 +3,27 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use crate::args::{EnvArgs, NicArgs};
+use clap::Args as ClapArgs;
+
 use crate::failure::{Outcome, nearest};
 use crate::library::{AUDIT, Libraries};
+use crate::nic_args::NicArgs;
 use crate::terminal;
-pub(crate) use roxie_capture::shell::quote;
+use roxie_capture::shell::quote;
+
+/// Print the environment variables that 'roxie run' sets
+///
+/// As commands for a POSIX shell (eval), or as one JSON object. With these variables, every program that
+/// the shell starts sees the devices, as under 'roxie run'.
+#[derive(Debug, ClapArgs)]
+#[command(after_long_help = include_str!("help/env.txt"))]
+pub(crate) struct EnvArgs {
+    #[command(flatten)]
+    pub(crate) nic: NicArgs,
+    /// Print one JSON object instead of shell commands
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 /// The environment of programs that use the device.
 pub(crate) fn variables(nic: &NicArgs) -> Outcome<Vec<(&'static str, OsString)>> {

@@ -46,24 +46,29 @@ mod metrics;
 mod need;
 #[allow(unreachable_pub, reason = "as above")]
 mod netdev;
+mod nic_args;
 mod output;
 mod own;
 #[cfg(test)]
 mod pages_tests;
 mod processes;
+mod program;
 mod recording;
 mod run;
+mod run_args;
 mod sim;
 mod supervised;
 mod top;
 mod trace;
+mod user_dir;
 mod user_namespace;
+mod words;
 mod xdp;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use roxie::printable;
 use roxie_capture::paint::Colours;
 
@@ -92,7 +97,7 @@ pub fn main() -> ExitCode {
         Command::Hook(args) => hook::run(&args),
         Command::Lab(args) => lab::lab(&args),
         Command::LabHold(args) => lab::hold(&args),
-        Command::Own(args) => own::run(&args),
+        Command::Own(args) => own::run(&args, &Args::command()),
         Command::Sim(args) => sim::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),
@@ -125,8 +130,8 @@ fn try_parse() -> Result<Args, clap::Error> {
     let mut words: Vec<OsString> = std::env::args_os().collect();
     let mut parsed = Args::try_parse_from(&words);
     let joined = match &parsed {
-        Ok(args) => args.command.program().and_then(|first| args::with_ecn_value(&words, Some(first))),
-        Err(_) => args::with_ecn_value(&words, None),
+        Ok(args) => args.command.program().and_then(|first| nic_args::with_ecn_value(&words, Some(first))),
+        Err(_) => nic_args::with_ecn_value(&words, None),
     };
     if let Some(joined) = joined {
         parsed = Args::try_parse_from(&joined);

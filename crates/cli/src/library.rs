@@ -5,10 +5,8 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Once;
 use std::time::{Duration, SystemTime};
 
 use roxie::private_dir::{FULL, PrivateDir, is_full};
@@ -16,7 +14,9 @@ use sys::{Dir, Untrusted, Walk};
 
 use crate::command_dir;
 use crate::failure::{During, Failure, Outcome};
-use crate::own::{self, Bundle};
+use crate::own::bundle::Bundle;
+use crate::own::unpacked::unpack;
+use crate::user_dir::{LINKS_PREFIX, base_dir, link_dir_name, not_trusted};
 
 /// The library that `LD_AUDIT` names: it makes programs load the other two.
 pub(crate) const AUDIT: &str = "libroxie_audit.so";
@@ -37,8 +37,6 @@ const NAMES: [(&str, &[&str]); 4] = [
 /// in for it. The types of both C libraries are equal on x86-64 only.
 const LOADER: &str = "ld-linux-x86-64.so.2";
 
-/// Start of the names of these directories; a fingerprint of the path follows.
-const PREFIX: &str = "lib-";
 /// An empty directory is kept for this long: another process may be about to fill it.
 const ABANDONED: Duration = Duration::from_secs(3600);
 
@@ -56,7 +54,7 @@ impl Libraries {
     pub(crate) fn find() -> Outcome<Self> {
         let exe = std::env::current_exe().during("finding my own executable")?;
         if let Some(mut bundle) = Bundle::open(&exe).reading(&exe)? {
-            let dir = own::unpack(&mut bundle)?;
+            let dir = unpack(&mut bundle)?;
             return Self::inside(&dir)
                 .ok_or_else(|| Failure::new(format!("{} contains other libraries", exe.display())));
         }
@@ -156,41 +154,11 @@ impl Libraries {
     }
 }
 
-/// The private directory of this user. Says once which directories of the environment are not used for it.
-pub(crate) fn base_dir() -> Outcome<PrivateDir> {
-    static SAID: Once = Once::new();
-    let base = PrivateDir::open().map_err(|error| Failure::new(error.to_string()).hint(error.remedy()))?;
-    SAID.call_once(|| {
-        for refused in base.refused() {
-            roxie::notice(format_args!("{refused}; {} is used", base.dir().path().display()));
-        }
-    });
-    Ok(base)
-}
-
-/// The directory `name` of the private directory.
-pub(crate) fn private_dir(name: &str) -> Outcome<Dir> {
-    base_dir()?.dir().private(OsStr::new(name)).map_err(|why| not_trusted(&why))
-}
-
-/// The failure to use a directory that others may control.
-pub(crate) fn not_trusted(why: &Untrusted) -> Failure {
-    let hint = match why {
-        Untrusted::Failed { error, .. } => is_full(error.kind()).then_some(FULL),
-        Untrusted::Link { .. } => Some("name the directory that it leads to"),
-        Untrusted::Owner { .. }
-        | Untrusted::Writable { .. }
-        | Untrusted::Open { .. }
-        | Untrusted::Fuse { .. } => Some("choose a directory that only you and root can change"),
-    };
-    Failure::new(why.to_string()).hint_if(hint)
-}
-
 /// Removes directories of builds that no longer exist. A directory in use has links to existing libraries.
 /// Several processes may try to remove the same directory; one of them succeeds.
 /// `names` are those in `base`.
 fn sweep(base: &Dir, names: &[OsString], now: SystemTime) {
-    let is_ours = |name: &&OsString| name.to_str().is_some_and(|name| name.starts_with(PREFIX));
+    let is_ours = |name: &&OsString| name.to_str().is_some_and(|name| name.starts_with(LINKS_PREFIX));
     for name in names.iter().filter(is_ours) {
         let Ok(dir) = base.open_private(name) else { continue };
         if dir.age(now).is_none_or(|age| age < ABANDONED) {
@@ -204,16 +172,6 @@ fn sweep(base: &Dir, names: &[OsString], now: SystemTime) {
             drop(base.remove_dir(name));
         }
     }
-}
-
-/// The name of the directory with the links to the libraries in `dir`.
-pub(crate) fn link_dir_name(dir: &Path) -> String {
-    format!("{PREFIX}{:016x}", fingerprint(dir.as_os_str().as_bytes()))
-}
-
-/// FNV-1a hash: two builds, or two hooks, get two directories and do not disturb each other's programs.
-pub(crate) fn fingerprint(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::io::Read;
 use std::path::Path;
 
 use crate::elf::Elf;
-use crate::run::search;
+use crate::program::search;
 
 /// A program that is linked to a library with such a name needs the files; names begin with these words.
 const LIBRARIES: [&str; 8] =

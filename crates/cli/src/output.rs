@@ -7,8 +7,8 @@ use std::path::Path;
 use sys::{Dir, NamedFile, Walk};
 
 use crate::failure::{During, Outcome};
-use crate::library::not_trusted;
 use crate::terminal;
+use crate::user_dir::not_trusted;
 
 /// Creates a file, or empties the one that is there.
 pub(crate) fn create(path: &Path) -> Outcome<File> {

@@ -20,8 +20,8 @@ use sys::NamedFile;
 
 use crate::capture::input::snap_to_record;
 use crate::command_dir::{CommandDir, Purpose};
-use crate::env::quote;
 use crate::failure::{During, Failure, Outcome};
+use roxie_capture::shell::quote;
 
 /// Bytes of the section header that a pcapng file begins with.
 const SECTION_LEN: u64 = 28;

@@ -1,26 +1,14 @@
 //! `roxie run`: replaces itself with a program that loads roxie's verbs libraries.
 
-use std::ffi::OsString;
-use std::fs;
-use std::io::{Error, ErrorKind};
-use std::os::unix::fs::MetadataExt;
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
-use nix::errno::Errno;
-use nix::unistd::Uid;
-
-use crate::args::{RunArgs, When};
 use crate::chaos::Chosen;
 use crate::command_dir::{CommandDir, Purpose};
-use crate::elf::Elf;
-use crate::failure::{Failure, Outcome};
-use crate::{chaos, device_files, devinfo, env, need, supervised};
+use crate::failure::Outcome;
+use crate::program::{become_command, blind_to_us, found};
+use crate::run_args::RunArgs;
+use crate::{chaos, need, supervised};
 
-/// Exit codes for a command that could not be started, as shells use them.
-const NOT_EXECUTABLE: u8 = 126;
-const NOT_FOUND: u8 = 127;
 /// Descriptors that making the environment of a command takes: the standard streams, two directories, a file.
 /// With fewer a failure is a matter of the limit.
 const DESCRIPTORS_MIN: u64 = 6;
@@ -37,12 +25,12 @@ pub(crate) fn run(args: &RunArgs) -> Outcome<ExitCode> {
 fn captured(args: &RunArgs) -> Outcome<ExitCode> {
     let hint = "search first, then add --capture to the command that replays the failure";
     args.chaos.refuse_search("--capture has the packets of one run", hint)?;
-    let ended = supervised::supervise(args, &variables(args)?, || Ok(()))?;
+    let ended = supervised::supervise(args, &args.variables()?, || Ok(()))?;
     Ok(ended.exit_code(false))
 }
 
 fn execute(args: &RunArgs) -> Outcome {
-    let mut variables = match variables(args) {
+    let mut variables = match args.variables() {
         // A command that needs no device starts all the same.
         Err(failure) if sys::descriptor_limit() < DESCRIPTORS_MIN => {
             say!("roxie: {failure}: the command starts without the device (raise ulimit -n)");
@@ -55,153 +43,10 @@ fn execute(args: &RunArgs) -> Outcome {
     let report = tells.then(|| CommandDir::new(Purpose::Run)).transpose()?;
     variables.extend(report.iter().map(|dir| ("ROXIE_RUN", dir.path().into())));
     // Drops `report`, which removes its directory, only if the command could not be started.
-    provide_device_files(args).and_then(|()| match &args.chaos.chaos {
+    args.provide_device_files().and_then(|()| match &args.chaos.chaos {
         Some(Chosen::Search(search)) => {
             chaos::search::search(search, &args.command, &variables, args.chaos.timeout)
         }
         Some(Chosen::Plan(_)) | None => become_command(&args.command, variables),
     })
-}
-
-/// The environment of the command.
-pub(crate) fn variables(args: &RunArgs) -> Outcome<Vec<(&'static str, OsString)>> {
-    args.chaos.check()?;
-    let mut variables = env::variables(&args.nic)?;
-    if let Some(Chosen::Plan(plan)) = &args.chaos.chaos {
-        variables.push((roxie::chaos::VARIABLE, plan.to_string().into()));
-    }
-    variables.extend(args.quiet.then(|| ("ROXIE_QUIET", "1".into())));
-    let needed = found(&args.command).and_then(|program| Elf::read(&program)).unwrap_or_default().needed;
-    if needed.iter().any(|name| is_sanitizer(name)) {
-        let room = env::tunables(std::env::var_os("GLIBC_TUNABLES"), env::STATIC_TLS_OF_SANITIZER);
-        variables.push(("GLIBC_TUNABLES", room));
-    }
-    Ok(variables)
-}
-
-/// Makes the files of the devices if they are wanted. Without the option a failure is not one of the command,
-/// which may do without.
-pub(crate) fn provide_device_files(args: &RunArgs) -> Outcome {
-    let make = || device_files::make(&devinfo::open(&args.nic.device, None)?);
-    match args.device_files {
-        When::Off => Ok(()),
-        When::On => make(),
-        When::Auto => {
-            let names = std::env::vars_os().map(|(name, _)| name);
-            if need::device_files(&args.command, names)
-                && !device_files::exist(&devinfo::open(&args.nic.device, None)?)
-                && let Err(failure) = make()
-            {
-                failure.of("no device files, so the command will not find the device").print();
-            }
-            Ok(())
-        }
-    }
-}
-
-/// Executes a command with `variables` in its environment; returns only if that failed.
-pub(crate) fn become_command(command: &[OsString], variables: Vec<(&'static str, OsString)>) -> Outcome {
-    let mut process = process(command, &variables)?;
-    Err(not_started(command, &process.exec()))
-}
-
-/// The command as a process to be started, with `variables` in its environment.
-pub(crate) fn process(command: &[OsString], variables: &[(&'static str, OsString)]) -> Outcome<Command> {
-    let (program, arguments) = command.split_first().ok_or_else(|| Failure::new("no command given"))?;
-    if program.is_empty() {
-        return Err(Failure::new("the command is an empty word").code(NOT_FOUND));
-    }
-    // Without the variables the command must not see the device.
-    let shall_see = variables.iter().any(|(key, _)| *key == "LD_LIBRARY_PATH");
-    if let Some(warning) = found(command).filter(|_| shall_see).and_then(|program| blind_to_us(&program)) {
-        say!("roxie: warning: {warning}");
-    }
-    let mut process = Command::new(program);
-    // Of another command, perhaps of another user: the audit library makes and removes files there.
-    process.env_remove("ROXIE_RUN");
-    process.args(arguments).envs(variables.iter().map(|(key, value)| (key, value)));
-    Ok(process)
-}
-
-/// Why a command could not be started.
-pub(crate) fn not_started(command: &[OsString], error: &Error) -> Failure {
-    let found = found(command);
-    let name = command.first().map(|program| program.to_string_lossy()).unwrap_or_default();
-    // execvp reports "permission denied" for a missing command if it may not search one directory of PATH.
-    let bare = !name.contains('/');
-    match error.kind() {
-        ErrorKind::NotFound | ErrorKind::PermissionDenied if bare && found.is_none() => {
-            Failure::new(format!("{name}: command not found")).code(NOT_FOUND)
-        }
-        ErrorKind::NotFound if found.is_some() => {
-            Failure::new(format!("{name}: its interpreter or loader is missing")).code(NOT_FOUND)
-        }
-        ErrorKind::NotFound => Failure::new(format!("{name}: no such file")).code(NOT_FOUND),
-        ErrorKind::PermissionDenied => {
-            Failure::new(format!("{name}: not executable ({error})")).code(NOT_EXECUTABLE)
-        }
-        _ => {
-            let failure = Failure::new(format!("{name}: {error}")).code(NOT_EXECUTABLE);
-            // `roxie check` and others start the command as a process of its own.
-            match error.raw_os_error().map(Errno::from_raw) {
-                Some(Errno::EMFILE) => failure.hint("raise the limit of open descriptors: ulimit -n 1024"),
-                Some(Errno::EAGAIN) => failure.hint("raise the limit of processes: ulimit -u unlimited"),
-                _ => failure,
-            }
-        }
-    }
-}
-
-fn is_sanitizer(library: &str) -> bool {
-    library.starts_with("libtsan") || library.starts_with("liblsan")
-}
-
-/// The file of a command's program.
-fn found(command: &[OsString]) -> Option<PathBuf> {
-    search(Path::new(command.first()?))
-}
-
-/// The file that `execvp` executes.
-pub(crate) fn search(program: &Path) -> Option<PathBuf> {
-    if program.components().count() > 1 || program.is_absolute() {
-        return program.is_file().then(|| program.to_owned());
-    }
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path)
-        .map(|dir| dir.join(program))
-        .find(|file| fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.mode() & 0o111 != 0))
-}
-
-/// The reason that a program does not load roxie's libraries, if there is one.
-fn blind_to_us(program: &Path) -> Option<String> {
-    let meta = fs::metadata(program).ok()?;
-    let name = program.display();
-    let raised = meta.mode() & 0o4000 != 0 && meta.uid() != Uid::effective().as_raw()
-        || meta.mode() & 0o2000 != 0 && meta.gid() != nix::unistd::Gid::effective().as_raw();
-    if raised {
-        return Some(format!(
-            "{name} is setuid or setgid: the loader ignores LD_LIBRARY_PATH, so it does not see the device"
-        ));
-    }
-    match Elf::read(program)?.loader {
-        None => {
-            Some(format!("{name} is statically linked: it loads no libraries, so it does not see the device"))
-        }
-        Some(loader) if loader.contains("ld-musl") && !cfg!(target_arch = "x86_64") => Some(format!(
-            "{name} uses the C library musl, which roxie serves on x86-64 only: it does not see the device"
-        )),
-        Some(_) => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_program_is_found_along_the_path_or_at_its_place() {
-        assert!(search(Path::new("sh")).is_some_and(|path| path.is_absolute()));
-        assert_eq!(search(Path::new("/bin/sh")), Some("/bin/sh".into()));
-        assert_eq!(search(Path::new("no-such-program-at-all")), None);
-    }
 }

@@ -12,11 +12,11 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::args::RunArgs;
 use crate::ending::Ending;
 use crate::failure::{During, Failure, Outcome};
+use crate::program;
 use crate::recording::{Prepared, Recorded, Running};
-use crate::run;
+use crate::run_args::RunArgs;
 
 /// Milliseconds between two calls of the caller's function.
 const STEP_MS: u16 = 200;
@@ -73,12 +73,12 @@ pub(crate) fn supervise(
     let recording = args.recording.prepare(args.is_quiet())?;
     let mut variables = variables.to_vec();
     variables.extend(recording.iter().flat_map(Prepared::variables));
-    run::provide_device_files(args)?;
-    let mut process = run::process(&args.command, &variables)?;
+    args.provide_device_files()?;
+    let mut process = program::process(&args.command, &variables)?;
     sys::unblock_signals(&mut process, &SIGNALS.map(|signal| signal as i32));
     // Blocked before the command starts, so that none is lost.
     let signals = Ending::by(&SIGNALS)?;
-    let child = process.spawn().map_err(|error| run::not_started(&args.command, &error))?;
+    let child = process.spawn().map_err(|error| program::not_started(&args.command, &error))?;
     let mut child = Supervised(child);
     // Not earlier: a process with several threads cannot make device files, and the thread must inherit the
     // blocked signals.

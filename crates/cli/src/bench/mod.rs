@@ -5,12 +5,29 @@ mod tcp;
 use std::fs;
 use std::net::IpAddr;
 
+use clap::Args as ClapArgs;
 use serde_json::{Value, json};
 
-use crate::args::BenchArgs;
 use crate::demo::{Report, Run};
 use crate::failure::{During, Failure, Outcome};
 use crate::terminal::{self, Progress, Terminal};
+
+/// Measure this machine: RDMA over UDP sockets, RDMA through shared memory, and TCP
+///
+/// Measures bandwidth, message rate and latency between two processes of this machine, first as 'roxie demo'
+/// does, with packets through UDP sockets and then through shared memory, then over TCP sockets between two
+/// threads. Prints a Markdown table with the CPU and the kernel, for reports and comparisons. Takes about
+/// twenty seconds; other programs that run meanwhile change the result.
+#[derive(Debug, ClapArgs)]
+#[command(after_long_help = include_str!("../help/bench.txt"))]
+pub(crate) struct BenchArgs {
+    /// Network interface; its first address is used [default: lo, 127.0.0.1]
+    #[arg(long, short = 'i', value_name = "IF")]
+    pub(crate) netdev: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 /// How packets travel between the two processes: heading, and the environment of both.
 const PATHS: [(&str, &str); 2] = [("RDMA, UDP sockets", "off"), ("RDMA, shared memory", "on")];

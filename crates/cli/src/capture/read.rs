@@ -10,9 +10,9 @@ use super::Packets;
 use super::filter::FilterArgs;
 use super::input::{InputArgs, snap_to_show};
 use super::pager::Output;
-use crate::args::{Word, one_of};
 use crate::failure::{During, Outcome};
 use crate::terminal::{self, Terminal};
+use crate::words::{Word, one_of};
 
 /// Show the packets of a capture file, of an interface or of a process
 ///

@@ -17,9 +17,9 @@ use roxie::transport::chaos::{ChaosPlan, Faults};
 use super::Search;
 use crate::cpu;
 use crate::ending::{Ending, STOPPED};
-use crate::env::quote;
 use crate::failure::{During, Failure, Outcome};
 use crate::terminal;
+use roxie_capture::shell::quote;
 
 /// Exit code of a search that found a seed.
 const FOUND: u8 = 67;

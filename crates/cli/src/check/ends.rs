@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use roxie::finding::{FindingKind, RECEIVE_REFUSED};
 use serde::Deserialize;
 
-use super::findings::{Finding, Stack};
+use super::finding::{Finding, Stack};
 
 /// The attributes of a queue pair in RTR or RTS.
 #[derive(Clone, Debug, Deserialize)]

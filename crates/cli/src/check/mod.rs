@@ -6,6 +6,7 @@
 //! in the debug information, and prints them.
 
 mod ends;
+mod finding;
 mod findings;
 mod races;
 mod report;
@@ -22,12 +23,13 @@ use std::time::{Duration, Instant};
 use clap::Args as ClapArgs;
 use sys::Dir;
 
-use crate::args::{RunArgs, Word, one_of};
 use crate::chaos::{self, Search};
 use crate::command_dir::{CommandDir, Purpose};
 use crate::failure::{During, Failure, Outcome};
+use crate::run_args::RunArgs;
 use crate::terminal::Stream;
-use crate::{output, run, supervised, trace};
+use crate::words::{Word, one_of};
+use crate::{output, supervised, trace};
 
 use findings::Findings;
 use report::Report;
@@ -141,7 +143,7 @@ pub(crate) fn run(args: &CheckArgs) -> Outcome<ExitCode> {
         Some(path) => Box::new(output::create(path)?),
         None => Box::new(Stream::Stderr),
     };
-    let mut variables = run::variables(&args.run)?;
+    let mut variables = args.run.variables()?;
     let dir = CommandDir::new(Purpose::Check)?;
     variables.push(("ROXIE_CHECK", dir.path().into()));
     variables.push(("ROXIE_CHECK_OPTIONS", options.into()));

@@ -13,7 +13,7 @@ use crate::failure::{During, Outcome};
 use crate::processes::number;
 use crate::terminal::Stream;
 
-use super::findings::{Failed, Finding, Stack};
+use super::finding::{Failed, Finding, Stack};
 use super::suppress::Suppressions;
 use super::symbols::{Place, Symbols};
 

@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use transport::WrOp;
 
+use super::args::DemoRoleArgs;
 use super::endpoint::{Endpoint, GUARD, MESSAGE_MAX, Remote};
 use super::order::{Answer, Order};
 use super::report::{Report, child};
 use super::{connection, figures, pattern, server};
-use crate::args::DemoRoleArgs;
 use crate::failure::{During, Failure, Outcome};
 
 /// Sizes around every boundary: words, header fields, path MTUs, windows.

@@ -3,6 +3,7 @@
 //! The parent starts a server and a client (this same program), reads their reports, prints them, and makes
 //! sure that both end. All RDMA happens in the children. A second pair does the same with loss.
 
+pub(crate) mod args;
 mod client;
 mod connection;
 mod endpoint;
@@ -23,11 +24,12 @@ use roxie::port::{LocalPath, PortChoice};
 use roxie::verbs::Context;
 use serde_json::{Value, json};
 
-use crate::args::{DemoArgs, DeviceArgs};
 use crate::devinfo;
 use crate::failure::{During, Failure, Outcome};
+use crate::nic_args::DeviceArgs;
 use crate::terminal::{self, Terminal, Tone};
 
+use args::DemoArgs;
 pub(crate) use report::Report;
 
 pub(crate) use client::run as client;

@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use roxie::verbs::{Context, Device, DeviceConfig};
 use transport::Wc;
 
+use super::args::DemoRoleArgs;
 use super::endpoint::{Endpoint, GUARD, MESSAGE_MAX, SLOT_LEN, SLOTS};
 use super::order::{Answer, Order};
 use super::report::child;
 use super::{connection, pattern};
-use crate::args::DemoRoleArgs;
 use crate::failure::{Failure, Outcome};
 
 /// Runs the server.

@@ -5,8 +5,8 @@ use roxie::verbs::{Device, DeviceConfig, DeviceSettings, remedy};
 use sys::Link;
 
 use super::Check;
-use crate::args::DeviceArgs;
 use crate::library::{AUDIT, Libraries, PRELOAD};
+use crate::nic_args::DeviceArgs;
 
 pub(super) fn checks(args: &DeviceArgs) -> Vec<Check> {
     let configs = args.configs();

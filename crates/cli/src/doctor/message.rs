@@ -10,7 +10,7 @@ use transport::{
 };
 
 use super::{Check, Status, port};
-use crate::args::DeviceArgs;
+use crate::nic_args::DeviceArgs;
 
 const NAME: &str = "message";
 const TEXT: &[u8] = b"roxie doctor";

@@ -8,11 +8,29 @@ mod port;
 mod system;
 mod xdp;
 
+use clap::Args as ClapArgs;
 use serde::Serialize;
 
-use crate::args::DoctorArgs;
 use crate::failure::{Failure, Outcome};
+use crate::nic_args::DeviceArgs;
 use crate::terminal::{self, Terminal, Tone};
+
+/// Check what works on this machine and what does not
+///
+/// Checks the kernel, UDP segmentation offload, UDP port 4791 and the process that uses it, the limits of
+/// this process, socket buffers, network interfaces with their path MTU and XDP modes, the privileges for
+/// AF_XDP, the libraries, kernel Soft-RoCE, user namespaces, and the kernel features that roxie uses, one by
+/// one. Says of each interface why it has a device or not. Opens the devices, and sends a message from one
+/// queue pair of the first to another. Changes nothing. Every line that is not 'ok' says what to do.
+#[derive(Debug, ClapArgs)]
+#[command(after_long_help = include_str!("../help/doctor.txt"))]
+pub(crate) struct DoctorArgs {
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
+    /// Print one JSON object instead of lines
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 /// The result of one check.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]

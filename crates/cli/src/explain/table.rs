@@ -7,8 +7,7 @@ use std::io;
 use nix::errno::Errno;
 use roxie::transport::Cause;
 use roxie::wire::cm::RejReason;
-
-use super::text;
+use roxie_capture::filter::parse_number;
 
 /// One meaning of a name or number.
 pub(super) struct Entry {
@@ -29,7 +28,7 @@ pub(super) struct Entry {
 
 impl Entry {
     /// Parses rows of `table.txt`: kind, number (`-` for none) and name; `=` and what programs print for it,
-    /// if anything (see [`text::find`]); the meaning; the remedy, if any.
+    /// if anything (see [`find`](super::text::find)); the meaning; the remedy, if any.
     fn parse(rows: &'static str) -> Self {
         let mut rows = rows.lines().peekable();
         let mut head = rows.next().unwrap_or_default().splitn(3, ' ').map(str::trim);
@@ -43,7 +42,7 @@ impl Entry {
 
     /// Whether a word of the user names this entry.
     pub(super) fn answers(&self, word: &str) -> bool {
-        match text::number(word) {
+        match number(word) {
             Some((number, is_negative)) => {
                 // Programs print an errno in decimal, and it alone with a sign.
                 // -1 is what calls return, see the message of that name.
@@ -128,4 +127,10 @@ fn entry(kind: &'static str, name: String, number: Option<u32>, meaning: &str, r
         meaning: meaning.to_owned(),
         remedy: remedy.to_owned(),
     }
+}
+/// Parses a decimal or hexadecimal number; also returns whether it has a minus sign.
+pub(super) fn number(word: &str) -> Option<(u32, bool)> {
+    let digits = word.strip_prefix('-');
+    let number = parse_number(&digits.unwrap_or(word).to_ascii_lowercase())?;
+    Some((u32::try_from(number).ok()?, digits.is_some()))
 }

@@ -1,8 +1,6 @@
 //! What a line says that a program printed: the texts, names and numbers in it.
 
-use roxie_capture::filter::parse_number;
-
-use super::table::Entry;
+use super::table::{Entry, number};
 
 /// Returns the entries that a line names.
 pub(super) fn find<'a>(line: &str, entries: &'a [Entry]) -> Vec<&'a Entry> {
@@ -79,13 +77,6 @@ fn kinds(before: &str, is_negative: bool, is_all: bool, line: &str) -> &'static 
         "reason" => &["reject reason"],
         _ => &[],
     }
-}
-
-/// Parses a decimal or hexadecimal number; also returns whether it has a minus sign.
-pub(super) fn number(word: &str) -> Option<(u32, bool)> {
-    let digits = word.strip_prefix('-');
-    let number = parse_number(&digits.unwrap_or(word).to_ascii_lowercase())?;
-    Some((u32::try_from(number).ok()?, digits.is_some()))
 }
 
 #[cfg(test)]

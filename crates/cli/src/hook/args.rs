@@ -5,10 +5,9 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, Subcommand};
 use roxie::hook::HookPoint;
 
-use super::data::ProcessArgs;
-use crate::args::{Word, one_of};
 use crate::bpf_data::args::{MapArgs, RecordsArgs};
 use crate::engines::UsersArgs;
+use crate::words::{Word, one_of};
 
 /// Hooks that see every packet of the device.
 #[derive(Clone, Debug, Default, ClapArgs)]
@@ -67,6 +66,16 @@ pub(super) const POINTS: [Word<HookPoint>; 2] = [
     ("ingress", HookPoint::Ingress, "Before the transport"),
     ("egress", HookPoint::Egress, "After the transport has built the packet"),
 ];
+
+/// A process, and the programs in it.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct ProcessArgs {
+    /// Process id
+    pub(crate) pid: u32,
+    /// Only the programs at this point
+    #[arg(long, value_name = "POINT", value_parser = one_of(&POINTS))]
+    pub(crate) at: Option<HookPoint>,
+}
 
 /// Attach a hook to a running process
 ///

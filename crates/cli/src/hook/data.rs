@@ -5,16 +5,14 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-use clap::Args as ClapArgs;
 use roxie::hook::HookPoint;
 use roxie::hook::control::{ControlError, Remote};
 use roxie_capture::clock;
 use roxie_capture::live::realtime_offset;
 use serde_json::json;
 
-use super::args::{HookLogArgs, HookSamplesArgs, POINTS};
+use super::args::{HookLogArgs, HookSamplesArgs, ProcessArgs};
 use super::attachable;
-use crate::args::one_of;
 use crate::bpf_data::{Content, Hooked, RecordOutput, Source, Table, time_of};
 use crate::engines::{device_suffixes, engines_of, unanswered};
 use crate::failure::{Failure, Outcome};
@@ -22,16 +20,6 @@ use crate::terminal;
 
 /// Pause after a query that returned nothing. A ring of 1 MiB then holds 3000 samples of 256 bytes.
 const PAUSE: Duration = Duration::from_millis(20);
-
-/// A process, and the programs in it.
-#[derive(Clone, Debug, ClapArgs)]
-pub(crate) struct ProcessArgs {
-    /// Process id
-    pub(crate) pid: u32,
-    /// Only the programs at this point
-    #[arg(long, value_name = "POINT", value_parser = one_of(&POINTS))]
-    pub(crate) at: Option<HookPoint>,
-}
 
 impl Source for ProcessArgs {
     fn subject(&self) -> String {

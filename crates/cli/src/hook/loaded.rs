@@ -10,8 +10,8 @@ use roxie::hook::HookPlan;
 use sys::Dir;
 
 use crate::failure::{During, Failure, Outcome};
-use crate::library::{self, not_trusted};
 use crate::own::unpacked;
+use crate::user_dir::{self, not_trusted};
 
 /// Start of the directory's name; the fingerprint of the hook follows.
 pub(crate) const PREFIX: &str = "hook-";
@@ -19,12 +19,12 @@ const FILE: &str = "plan";
 
 /// Writes the hook into its file; returns the text that names it.
 pub(super) fn text(plan: HookPlan) -> Outcome<String> {
-    text_in(library::base_dir()?.dir(), plan)
+    text_in(user_dir::base_dir()?.dir(), plan)
 }
 
 fn text_in(base: &Dir, plan: HookPlan) -> Outcome<String> {
     let bytes = encoded(plan).ok_or_else(exceeds)?;
-    let name = format!("{PREFIX}{:016x}", library::fingerprint(&bytes));
+    let name = format!("{PREFIX}{:016x}", user_dir::fingerprint(&bytes));
     let dir = base.private(OsStr::new(&name)).map_err(|why| not_trusted(&why))?;
     let path = dir.path().join(FILE);
     let now = SystemTime::now();

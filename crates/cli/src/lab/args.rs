@@ -4,7 +4,8 @@ use std::ffi::OsString;
 
 use clap::{Args as ClapArgs, Subcommand};
 
-use super::spec::{self, Delay, Loss};
+use super::spec::{self, Delay, IPV6_MTU_MIN, Loss, Spec};
+use crate::failure::{Failure, Outcome};
 
 /// Several hosts on this machine, for tests
 ///
@@ -61,6 +62,17 @@ pub(crate) struct UpArgs {
     /// Add IPv6 addresses: fd77::1, fd77::2, ...; needs an MTU of 1280 or more
     #[arg(long)]
     pub(crate) ipv6: bool,
+}
+
+impl UpArgs {
+    /// The lab that they describe.
+    pub(super) fn spec(&self) -> Outcome<Spec> {
+        let Self { ref name, hosts, mtu, loss, delay, ipv6 } = *self;
+        if ipv6 && mtu < IPV6_MTU_MIN {
+            return Err(Failure::new(format!("IPv6 needs an MTU of {IPV6_MTU_MIN} or more")).code(2));
+        }
+        Ok(Spec { name: name.clone(), hosts, mtu, loss, delay, ipv6 })
+    }
 }
 
 /// Remove a lab and everything in it

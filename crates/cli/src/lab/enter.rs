@@ -10,9 +10,9 @@ use nix::sched::{CloneFlags, setns, unshare};
 use super::args::ExecArgs;
 use super::spec::NETDEV;
 use super::state::{Host, State, directory, hosts_file};
-use crate::args::NicArgs;
 use crate::failure::{During, Failure, Outcome};
-use crate::{env, need, run, user_namespace};
+use crate::nic_args::NicArgs;
+use crate::{env, need, program, user_namespace};
 
 /// Executes the command; returns only if that failed.
 pub(super) fn exec(args: &ExecArgs) -> Outcome {
@@ -34,7 +34,7 @@ pub(super) fn exec(args: &ExecArgs) -> Outcome {
         variables.extend(own.map(|own| ("XDG_RUNTIME_DIR", own)));
     }
     enter(&state, host)?;
-    run::become_command(&args.command, variables)
+    program::become_command(&args.command, variables)
 }
 
 fn device_variables() -> Outcome<Vec<(&'static str, OsString)>> {

@@ -54,7 +54,7 @@ fn note_none<T>(labs: &[T]) {
 }
 
 fn up(args: &UpArgs) -> Outcome {
-    let spec = Spec::new(args)?;
+    let spec = args.spec()?;
     let _lock = lock()?;
     let state = match State::load(&spec.name)? {
         Some(state) if state.spec == spec => state,

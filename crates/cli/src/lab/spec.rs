@@ -6,13 +6,10 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::args::UpArgs;
-use crate::failure::{Failure, Outcome};
-
 /// Name of every host's interface.
 pub(super) const NETDEV: &str = "eth0";
 /// Smallest MTU of IPv6 (RFC 8200).
-const IPV6_MTU_MIN: u32 = 1280;
+pub(super) const IPV6_MTU_MIN: u32 = 1280;
 const DELAY_MAX_US: u32 = 10_000_000;
 
 /// The options of a lab.
@@ -35,14 +32,6 @@ pub(crate) struct Loss(pub(super) u32);
 pub(crate) struct Delay(pub(super) u32);
 
 impl Spec {
-    pub(super) fn new(args: &UpArgs) -> Outcome<Self> {
-        let UpArgs { ref name, hosts, mtu, loss, delay, ipv6 } = *args;
-        if ipv6 && mtu < IPV6_MTU_MIN {
-            return Err(Failure::new(format!("IPv6 needs an MTU of {IPV6_MTU_MIN} or more")).code(2));
-        }
-        Ok(Self { name: name.clone(), hosts, mtu, loss, delay, ipv6 })
-    }
-
     /// Whether the hosts need a bridge, with ports that drop and delay packets.
     pub(super) fn has_bridge(&self) -> bool {
         self.hosts > 2 || self.loss != Loss(0) || self.delay != Delay(0)

@@ -17,7 +17,7 @@ use sys::Dir;
 
 use super::spec::Spec;
 use crate::failure::{During, Failure, Outcome};
-use crate::library::private_dir;
+use crate::user_dir::private_dir;
 
 /// A lab that is up.
 #[derive(Clone, Debug, Deserialize, Serialize)]

@@ -15,7 +15,7 @@ use nix::sys::stat::{Mode, fchmod};
 use sys::{Dir, PollFd, Walk, poll};
 
 use crate::failure::{During, Failure, Outcome};
-use crate::library::not_trusted;
+use crate::user_dir::not_trusted;
 
 /// Connections that wait for `accept`; the kernel lowers it to the sysctl net.core.somaxconn. With the 128 of
 /// the standard library, one program that connects in a loop fills the queue before the server empties it,

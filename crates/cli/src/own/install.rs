@@ -11,12 +11,13 @@ use serde_json::json;
 use sys::Untrusted;
 
 use super::args::{InstallArgs, PrefixArgs, RemoveArgs};
+use super::bundle::Bundle;
 use super::prefix::Prefix;
-use super::{Bundle, pages, unpacked, with_libraries};
+use super::{pages, unpacked, with_libraries};
 use crate::failure::{During, Failure, Outcome};
 use crate::hook::loaded;
 use crate::library::Libraries;
-use crate::run::search;
+use crate::program::search;
 use crate::terminal::{self, Terminal, Tone};
 
 /// The installed program, below the prefix.
@@ -81,10 +82,10 @@ impl Installed {
 }
 
 /// Installs this program.
-pub(super) fn install(args: &InstallArgs) -> Outcome {
+pub(super) fn install(args: &InstallArgs, roxie: &clap::Command) -> Outcome {
     let prefix = Prefix::of(args.prefix.as_deref())?;
     let old = read_manifest(&prefix)?.unwrap_or_default();
-    let pages = pages::of_installation().during("making the manual pages")?;
+    let pages = pages::of_installation(roxie).during("making the manual pages")?;
     let paths = || pages.iter().map(|(path, _)| Path::new(path)).chain([Path::new(PROGRAM)]);
     let foreign = |path: &&Path| {
         prefix.join(path).symlink_metadata().is_ok() && !old.iter().any(|file| file.path == **path)

@@ -1,7 +1,7 @@
 //! `roxie self`: the program as a file, its libraries, its installation, its pages.
 
 pub(crate) mod args;
-mod bundle;
+pub(crate) mod bundle;
 #[cfg(test)]
 mod bundle_tests;
 mod install;
@@ -18,19 +18,16 @@ use crate::library::Libraries;
 use crate::{output, terminal};
 use args::{BundleArgs, OwnArgs, OwnCommand};
 
-pub(crate) use bundle::Bundle;
-pub(crate) use unpacked::unpack;
-
-/// Runs a subcommand of `roxie self`.
-pub(crate) fn run(args: &OwnArgs) -> Outcome {
+/// Runs a subcommand of `roxie self`; `roxie` describes the command line.
+pub(crate) fn run(args: &OwnArgs, roxie: &clap::Command) -> Outcome {
     match &args.command {
-        OwnCommand::Install(args) => install::install(args),
+        OwnCommand::Install(args) => install::install(args, roxie),
         OwnCommand::Check(args) => install::check(args),
         OwnCommand::Remove(args) => install::remove(args),
         OwnCommand::Bundle(args) => make_bundle(args),
-        OwnCommand::Man { dir } => pages::write_manual(dir),
+        OwnCommand::Man { dir } => pages::write_manual(roxie, dir),
         OwnCommand::Completions { shell } => {
-            let script = pages::completions(*shell);
+            let script = pages::completions(roxie, *shell);
             let mut out = terminal::data();
             terminal::written(out.write_all(&script).and_then(|()| out.flush()));
             Ok(())

@@ -1,13 +1,12 @@
-//! Manual pages and shell completions, made from the description of the command line, and the files by which
-//! build systems find the program.
+//! Manual pages and shell completions, made from the description of the command line (`roxie` below), and the
+//! files by which build systems find the program.
 
 use std::io;
 use std::path::Path;
 
-use clap::CommandFactory;
+use clap::Command;
 use clap_complete::Shell;
 
-use crate::args::Args;
 use crate::failure::{During, Outcome};
 use crate::output;
 
@@ -21,8 +20,8 @@ const PKG_CONFIG: &str = concat!(include_str!("roxie.pc"), "Version: ", env!("CA
 pub(super) type Page = (String, Vec<u8>);
 
 /// Returns the manual pages, as file names and contents.
-pub(super) fn manual() -> io::Result<Vec<Page>> {
-    let mut root = Args::command().disable_help_subcommand(true);
+pub(super) fn manual(roxie: &Command) -> io::Result<Vec<Page>> {
+    let mut root = roxie.clone().disable_help_subcommand(true);
     root.build();
     let mut pages = Vec::new();
     page(&root, &mut pages)?;
@@ -30,7 +29,7 @@ pub(super) fn manual() -> io::Result<Vec<Page>> {
 }
 
 /// Adds the page of `command` and those of its subcommands. Their names are joined by `-`.
-fn page(command: &clap::Command, pages: &mut Vec<Page>) -> io::Result<()> {
+fn page(command: &Command, pages: &mut Vec<Page>) -> io::Result<()> {
     let name = command.get_display_name().unwrap_or_else(|| command.get_name());
     let mut text = Vec::new();
     clap_mangen::Man::new(command.clone())
@@ -46,9 +45,9 @@ fn page(command: &clap::Command, pages: &mut Vec<Page>) -> io::Result<()> {
 const INTERFACES: &str = "@IF@";
 
 /// The completion script of `shell`.
-pub(super) fn completions(shell: Shell) -> Vec<u8> {
+pub(super) fn completions(roxie: &Command, shell: Shell) -> Vec<u8> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut with_interfaces(Args::command()), "roxie", &mut script);
+    clap_complete::generate(shell, &mut with_interfaces(roxie.clone()), "roxie", &mut script);
     let (place, expression) = match shell {
         // `compgen -W` expands its words, and an interface may be called `$(id)`.
         Shell::Bash => (INTERFACES, "\\$(ls /sys/class/net)"),
@@ -59,9 +58,8 @@ pub(super) fn completions(shell: Shell) -> Vec<u8> {
     let mut script = String::from_utf8_lossy(&script).replace(place, expression);
     if shell == Shell::Fish {
         // The generator leaves arguments without an option out.
-        let args = Args::command();
-        let xdp = args.get_subcommands().filter(|command| command.get_name() == "xdp");
-        let on_it = xdp.flat_map(clap::Command::get_subcommands);
+        let xdp = roxie.get_subcommands().filter(|command| command.get_name() == "xdp");
+        let on_it = xdp.flat_map(Command::get_subcommands);
         for command in on_it.filter(|command| command.get_positionals().any(is_interface)) {
             let on = format!("using_subcommand xdp; and __fish_seen_subcommand_from {}", command.get_name());
             script += &format!("complete -c roxie -n \"__fish_roxie_{on}\" -f -a \"{expression}\"\n");
@@ -75,21 +73,21 @@ fn is_interface(arg: &clap::Arg) -> bool {
 }
 
 /// `command` with one possible value for each argument that is an interface.
-fn with_interfaces(command: clap::Command) -> clap::Command {
+fn with_interfaces(command: Command) -> Command {
     let names = |arg: clap::Arg| if is_interface(&arg) { arg.value_parser([INTERFACES]) } else { arg };
     command.mut_args(names).mut_subcommands(with_interfaces)
 }
 
 /// Where the pages and scripts are below a prefix.
-pub(super) fn of_installation() -> io::Result<Vec<Page>> {
+pub(super) fn of_installation(roxie: &Command) -> io::Result<Vec<Page>> {
     let mut pages: Vec<Page> =
-        manual()?.into_iter().map(|(name, text)| (format!("share/man/man1/{name}"), text)).collect();
+        manual(roxie)?.into_iter().map(|(name, text)| (format!("share/man/man1/{name}"), text)).collect();
     for (path, shell) in [
         ("share/bash-completion/completions/roxie", Shell::Bash),
         ("share/zsh/site-functions/_roxie", Shell::Zsh),
         ("share/fish/vendor_completions.d/roxie.fish", Shell::Fish),
     ] {
-        pages.push((path.to_owned(), completions(shell)));
+        pages.push((path.to_owned(), completions(roxie, shell)));
     }
     pages.push(("share/pkgconfig/roxie.pc".to_owned(), PKG_CONFIG.into()));
     pages.push(("share/cmake/roxie/roxieConfig.cmake".to_owned(), include_bytes!("roxie.cmake").into()));
@@ -97,15 +95,18 @@ pub(super) fn of_installation() -> io::Result<Vec<Page>> {
 }
 
 /// Writes the manual pages into `dir`.
-pub(super) fn write_manual(dir: &Path) -> Outcome {
+pub(super) fn write_manual(roxie: &Command, dir: &Path) -> Outcome {
     output::make_dirs(dir)?;
-    let pages = manual().during("making the manual pages")?;
+    let pages = manual(roxie).during("making the manual pages")?;
     pages.iter().try_for_each(|(name, text)| output::replace(&dir.join(name), text, 0o644))
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
+    use crate::args::Args;
 
     /// Commands that print no data, or data in another format: Prometheus, HTML, pcap, CDI.
     const WITHOUT_JSON: [&str; 28] = [
@@ -140,7 +141,7 @@ mod tests {
     ];
 
     /// The full names of all commands that have no subcommand, and whether they print JSON.
-    fn leaves(command: &clap::Command, name: &str, found: &mut Vec<(String, bool)>) {
+    fn leaves(command: &Command, name: &str, found: &mut Vec<(String, bool)>) {
         let mut children = command.get_subcommands().peekable();
         if children.peek().is_none() {
             let json = command.get_arguments().any(|arg| arg.get_id() == "json");
@@ -169,13 +170,13 @@ mod tests {
             ),
             (Shell::Fish, ["-s i -l netdev", "from attach\" -f -a \"(ls /sys/class/net)\""]),
         ] {
-            let script = String::from_utf8(completions(shell)).expect("text");
+            let script = String::from_utf8(completions(&Args::command(), shell)).expect("text");
             assert!(!script.contains(INTERFACES), "{shell}");
             for line in lines {
                 assert!(script.contains(line), "{shell}: {line}");
             }
         }
-        let script = String::from_utf8(completions(Shell::Bash)).expect("text");
+        let script = String::from_utf8(completions(&Args::command(), Shell::Bash)).expect("text");
         let ask = "for words in 'run --netdev' 'capture read -i' 'xdp attach'; do
                        COMP_WORDS=(roxie $words ''); COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
                        _roxie roxie '' \"${COMP_WORDS[-2]}\"; echo \" ${COMPREPLY[*]} \"
@@ -191,7 +192,7 @@ mod tests {
 
     #[test]
     fn every_command_has_a_manual_page() {
-        let pages = manual().expect("pages");
+        let pages = manual(&Args::command()).expect("pages");
         let mut found = Vec::new();
         leaves(&Args::command().disable_help_subcommand(true), "", &mut found);
         let hidden = ["lab-hold", "demo-server", "demo-client"];

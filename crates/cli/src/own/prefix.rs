@@ -12,7 +12,7 @@ use nix::unistd::Uid;
 use sys::{Dir, Untrusted, Walk};
 
 use crate::failure::{During, Failure, Outcome};
-use crate::library::not_trusted;
+use crate::user_dir::not_trusted;
 
 /// The directory below which roxie is installed.
 #[derive(Debug)]

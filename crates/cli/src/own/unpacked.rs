@@ -13,9 +13,9 @@ use nix::sys::statvfs::{FsFlags, fstatvfs};
 use roxie::private_dir::{FULL, PrivateDir, is_full};
 use sys::{Dir, Untrusted, Walk};
 
-use super::Bundle;
+use super::bundle::Bundle;
 use crate::failure::{Failure, Outcome};
-use crate::library::{self, not_trusted};
+use crate::user_dir::{self, link_dir_name, not_trusted};
 
 /// Start of the directory's name; the fingerprint follows.
 pub(super) const PREFIX: &str = "files-";
@@ -42,7 +42,7 @@ pub(crate) fn unpack(bundle: &mut Bundle) -> Outcome<PathBuf> {
 /// loaded.
 fn directory(name: &str) -> Outcome<(Dir, Dir)> {
     let inside = |base: &Dir| base.private(OsStr::new(name)).map_err(|why| not_trusted(&why));
-    let base = library::base_dir()?.into_dir();
+    let base = user_dir::base_dir()?.into_dir();
     let dir = inside(&base)?;
     if may_execute(&dir) {
         return Ok((base, dir));
@@ -104,7 +104,7 @@ pub(crate) fn sweep(base: &Dir, prefix: &str, now: SystemTime, unused: Duration)
 
 /// The unpacked directories of this user, in each place where they may be.
 pub(super) fn bases() -> Vec<Dir> {
-    let temporary = library::base_dir().ok().map(PrivateDir::into_dir);
+    let temporary = user_dir::base_dir().ok().map(PrivateDir::into_dir);
     temporary.into_iter().chain(cache_base(false).and_then(Result::ok)).collect()
 }
 
@@ -113,7 +113,7 @@ pub(super) fn bases() -> Vec<Dir> {
 fn is_named(dir: &Path) -> bool {
     let Ok(processes) = fs::read_dir("/proc") else { return true };
     let mut words = vec![dir.to_string_lossy().into_owned()];
-    words.extend(dir.canonicalize().map(|dir| library::link_dir_name(&dir)));
+    words.extend(dir.canonicalize().map(|dir| link_dir_name(&dir)));
     let names = |file: PathBuf| {
         let Ok(text) = fs::read(file) else { return false };
         words.iter().any(|word| contains(&text, word.as_bytes()))

@@ -8,9 +8,9 @@ use std::str::FromStr;
 use ::sim::{FaultList, NODES_MAX, NODES_MIN};
 use clap::{Args as ClapArgs, Subcommand};
 use roxie::sched::Tuning;
-use roxie_capture::filter::parse_number;
 
 use super::fabric::FabricArgs;
+use super::values::{seed, threads};
 
 /// Run the transport or whole devices in virtual time with faults, and check every work request
 ///
@@ -114,17 +114,9 @@ impl fmt::Display for Scale {
     }
 }
 
-pub(super) fn seed(text: &str) -> Result<u64, String> {
-    parse_number(text).ok_or_else(|| "a number below 2^64, decimal or 0x with hexadecimal digits".to_owned())
-}
-
 fn nodes(text: &str) -> Result<usize, String> {
     let nodes = text.parse().ok().filter(|nodes| (NODES_MIN..=NODES_MAX).contains(nodes));
     nodes.ok_or_else(|| format!("a number from {NODES_MIN} to {NODES_MAX}"))
-}
-
-pub(super) fn threads(text: &str) -> Result<NonZeroUsize, String> {
-    text.parse().map_err(|_| "a number from 1 on; without --threads there is one for each CPU".to_owned())
 }
 
 /// Parses a whole number, also as 1e9.

@@ -5,6 +5,7 @@ mod devices;
 mod fabric;
 mod fabrics;
 mod trace;
+mod values;
 
 use std::cell::Cell;
 use std::num::NonZeroUsize;

@@ -15,7 +15,8 @@ use roxie_capture::source::Record;
 use roxie_capture::write::NewPacket;
 use sys::RecordReader;
 
-use super::table::{Key, Row, Table};
+use super::item::Key;
+use super::table::{Row, Table};
 use crate::engines::engines_of;
 
 /// Bytes captured of each packet: the headers.

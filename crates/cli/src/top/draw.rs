@@ -11,7 +11,8 @@ use ratatui::widgets::{Cell, Paragraph, Row as Cells, Table as Grid, TableState}
 use super::SORTS;
 use super::app::{App, View};
 use super::detail::Detail;
-use super::table::{Metric, Row};
+use super::item::Metric;
+use super::table::Row;
 use super::units::{cut, short, time};
 use roxie_capture::clock;
 

@@ -6,8 +6,10 @@
 mod app;
 mod detail;
 mod draw;
+mod item;
 mod once;
 mod process;
+mod screen;
 mod source;
 mod table;
 #[cfg(test)]
@@ -24,9 +26,10 @@ use crate::capture::input::seconds;
 use crate::engines::UsersArgs;
 use crate::failure::{Failure, Outcome};
 use crate::terminal;
+use item::Metric;
 pub(crate) use process::{Engine, Processes};
 use source::Source;
-use table::{Metric, Table};
+use table::Table;
 
 /// Show queue pairs and their traffic, live
 ///
@@ -112,7 +115,7 @@ pub(crate) fn run(args: &TopArgs) -> Outcome {
     let mut table = Table::default();
     table.update(&mut source)?;
     if !args.once {
-        return app::run(args, source, table);
+        return screen::run(args, source, table);
     }
     std::thread::sleep(args.interval);
     table.update(&mut source)?;

@@ -3,8 +3,9 @@
 use serde_json::{Map, Value, json};
 
 use super::TopArgs;
+use super::item::{Key, Metric};
 use super::process::Engine;
-use super::table::{Key, Metric, Row, Table};
+use super::table::{Row, Table};
 use super::units::{short, time};
 use crate::terminal::{self, Terminal, Tone};
 

@@ -7,7 +7,7 @@ use roxie::hook::control::{ControlError, Listing, Remote, Users};
 use roxie::registry::DomainConfig;
 use roxie::status::{EngineStatus, QpStatus};
 
-use super::table::{Counts, Item, Key};
+use super::item::{Counts, Item, Key};
 use crate::engines::{command_of, engines_of, is_hidden};
 use crate::failure::{During, Outcome};
 

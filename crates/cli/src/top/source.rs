@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::TopArgs;
+use super::item::Item;
 use super::process::{Engine, Processes};
-use super::table::Item;
 use super::wire::Wire;
 use crate::engines::UsersArgs;
 use crate::failure::Outcome;

@@ -9,8 +9,9 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use roxie::status::{EngineStatus, QpStatus};
 
 use super::app::{App, Step, View};
+use super::item::{Item, Key, Metric};
 use super::process::Engine;
-use super::table::{Item, Key, Metric, Table};
+use super::table::Table;
 use super::{Sort, draw, once};
 
 /// A queue pair that has sent `tx_bytes`.

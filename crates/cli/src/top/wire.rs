@@ -15,7 +15,7 @@ use roxie_capture::analyse::{Analysis, Direction};
 use roxie_capture::live::{CapturePoint, LiveCapture, Options};
 use roxie_capture::source::Source;
 
-use super::table::{Counts, Item, Key};
+use super::item::{Counts, Item, Key};
 use crate::capture::{cannot_open, start_unattended};
 use crate::ending::Ending;
 use crate::failure::{Failure, Outcome};

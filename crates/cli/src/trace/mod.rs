@@ -22,12 +22,12 @@ use roxie_capture::paint;
 use sys::Dir;
 use sys::trace::Recording;
 
-use crate::args::RunArgs;
 use crate::command_dir::{CommandDir, Purpose};
 use crate::failure::{During, Outcome};
 use crate::processes::Processes;
+use crate::run_args::RunArgs;
 use crate::terminal::Stream;
-use crate::{output, run, supervised};
+use crate::{output, supervised};
 
 use cpus::Cpus;
 use model::Trace;
@@ -97,7 +97,7 @@ fn trace(args: &TraceArgs, run_args: &RunArgs) -> Outcome<ExitCode> {
     run_args.chaos.refuse_search("roxie trace runs the command once", "use --chaos seed=N")?;
     // Before the command runs: its trace would be in vain without the file.
     let output = output::create(&args.output)?;
-    let mut variables = run::variables(run_args)?;
+    let mut variables = run_args.variables()?;
     let dir = CommandDir::new(Purpose::Trace)?;
     variables.push((roxie::trace::VARIABLE, dir.path().into()));
     variables.push((roxie::trace::EVENTS_VARIABLE, args.events.to_string().into()));

@@ -7,8 +7,8 @@ use roxie::xdp::Mode;
 use sys::XdpMode;
 
 use super::map::NetdevArgs;
-use crate::args::{Word, one_of};
 use crate::bpf_data::args::{MapArgs, RecordsArgs};
+use crate::words::{Word, one_of};
 
 /// XDP programs on network interfaces: attach, detach, list, count, fill maps, test, send
 ///

@@ -16,8 +16,8 @@ use super::source;
 use super::targets::Targets;
 use super::{ability, beside, interface};
 use crate::failure::{During, Failure, Outcome};
-use crate::library::not_trusted;
 use crate::terminal::{self, Terminal};
+use crate::user_dir::not_trusted;
 
 /// Puts the program on the interface.
 pub(super) fn attach(args: &AttachArgs) -> Outcome {

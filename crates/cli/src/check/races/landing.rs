@@ -10,19 +10,10 @@ use sys::trace::Recording;
 
 use crate::trace::model::{Execution, Message};
 
-use super::operation::{Area, Effect, Post, Queue};
+use super::area::{Area, Effect, Post, Queue, Receive};
 
 /// Bytes of the GRH area in front of a datagram.
 const GRH_BYTES: u32 = 40;
-
-/// Where a SEND was placed.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Receive {
-    /// When the application posted it. Until then it could use the memory for other things.
-    pub(super) posted: u64,
-    /// Number of the call stack.
-    pub(super) site: u32,
-}
 
 /// A receive that was polled: [`Landing::time_ns`] is the time of the poll.
 struct Landed {

@@ -11,6 +11,7 @@
 //! ([`landing`]). The completion of an unacknowledged message (UC, UD) tells only that its own memory is
 //! free.
 
+mod area;
 mod landing;
 mod operation;
 mod order;
@@ -21,9 +22,11 @@ use roxie::finding::FindingKind;
 use roxie::trace::Use;
 use sys::trace::Recording;
 
-use super::findings::{Finding, Findings, Stack};
+use super::finding::{Finding, Stack};
+use super::findings::Findings;
 use crate::processes::number;
-use operation::{Area, Effect, Operation, Operations, operations};
+use area::{Area, Effect};
+use operation::{Operation, Operations, operations};
 
 /// Unfinished operations that a new one is compared with, the newest ones. Half: programs with many queue
 /// pairs of long send queues hide races. Double: a second more for 200,000 operations.

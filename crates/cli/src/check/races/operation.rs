@@ -10,45 +10,8 @@ use crate::trace::model::{Event, Execution, Message, Trace};
 use crate::trace::{ends, rebuild};
 
 use super::super::findings::Findings;
-use super::landing::{Landings, Receive};
-
-/// What an operation does to a piece of memory.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Effect {
-    Read,
-    Write,
-    /// 8 bytes at once.
-    Atomic,
-}
-
-impl Effect {
-    /// Whether the order of two of them makes a difference that an application can rely on. A READ beside an
-    /// atomic operation gets the value before or after it: programs look at locks and counters that way.
-    pub(super) fn conflicts(self, other: Effect) -> bool {
-        self == Effect::Write || other == Effect::Write
-    }
-}
-
-/// A piece of memory that an operation uses.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct Area {
-    /// The process that has it.
-    pub(super) process: u32,
-    pub(super) first: u64,
-    pub(super) end: u64,
-    pub(super) effect: Effect,
-    /// It is that of the process that posted.
-    pub(super) is_local: bool,
-    /// The receive in which a SEND was placed.
-    pub(super) receive: Option<Receive>,
-}
-
-impl Area {
-    /// When the process that has it allowed its use: the receive was posted, or its registration counts.
-    pub(super) fn since(&self) -> u64 {
-        self.receive.map_or(0, |receive| receive.posted)
-    }
-}
+use super::area::{Area, Effect, Post, Queue};
+use super::landing::Landings;
 
 /// A posted work request that succeeded.
 #[derive(Clone, Debug)]
@@ -107,11 +70,6 @@ pub(super) struct Operations {
     /// SENDs of which the memory of the receive is not known.
     pub(super) unplaced: usize,
 }
-
-/// A queue pair of a process.
-pub(super) type Queue = (u32, u32);
-/// Queue pair, number of the first packet, and time of a post.
-pub(super) type Post = (Queue, u64, u64);
 
 /// Returns the operations that the threads have recorded.
 pub(super) fn operations(recordings: &[Recording], findings: &Findings) -> Operations {

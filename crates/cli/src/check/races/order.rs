@@ -8,7 +8,8 @@ use std::collections::HashMap;
 
 use roxie::trace::Use;
 
-use super::operation::{Area, Operation, Operations};
+use super::area::Area;
+use super::operation::{Operation, Operations};
 
 /// Messages before a post that are looked at; beyond them everything counts as known.
 const MESSAGES_MAX: usize = 20_000;

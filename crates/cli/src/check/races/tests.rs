@@ -5,7 +5,7 @@ use std::slice::from_ref;
 
 use roxie::trace::Use;
 
-use super::landing::Receive;
+use super::area::Receive;
 use super::*;
 use crate::trace::model::{Execution, Message};
 

@@ -14,7 +14,7 @@ use ::sim::{Results, RunProgress, run_datacentre};
 use clap::Args as ClapArgs;
 use serde_json::{Value, json};
 
-use super::args::{seed, threads};
+use super::values::{seed, threads};
 use super::{lock, run_threads};
 use crate::ending::STOPPED;
 use crate::failure::{During, Failure, Outcome};

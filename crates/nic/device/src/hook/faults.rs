@@ -2,7 +2,8 @@
 //!
 //! A packet is lost only if the packets before it arrived, so a retransmission is not lost, and a peer with
 //! `retry_cnt` 1 does not fail. An ACK is never lost: an application that has all its completions may destroy
-//! the queue pair that sent it, and then nothing answers the retransmission. Management datagrams are left alone: their timers are seconds long.
+//! the queue pair that sent it, and then nothing answers the retransmission. Management datagrams are left
+//! alone: their timers are seconds long.
 
 use std::sync::Arc;
 
