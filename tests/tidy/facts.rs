@@ -40,7 +40,7 @@ const CONSTANTS: [Constant; 9] = [
         ],
     },
     Constant {
-        file: "crates/nic/device/src/registry/group.rs",
+        file: "crates/nic/device/src/registry/key.rs",
         before: "const PAGE_SLOTS: usize = ",
         stated: &[
             ("docs/limits.md", "Each {0} slots need {0} UDP sockets"),

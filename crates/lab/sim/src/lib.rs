@@ -27,6 +27,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod cause;
 mod datacentre;
 mod devices;
 mod fabric;
@@ -49,6 +50,7 @@ use std::fmt;
 
 use transport::QpCounters;
 
+pub use cause::Cause;
 pub use datacentre::{
     Bytes, Collective, Kind, Mix, Percentiles, Rate, Recovery, Results, RunProgress, Series, Shape,
     SizeClass, Spec, SpecError, Tally as FrameTally, Time, Workload, run_datacentre,
@@ -57,7 +59,7 @@ pub use devices::{
     DeviceFailed, DeviceOptions, DeviceOutcome, PausedSide, PausedVerb, Pauses, Retransmissions, run_devices,
     run_pauses,
 };
-pub use fabric::{Cause, Tally};
+pub use fabric::Tally;
 pub use fault::{Fault, FaultList, FaultListError, Faults};
 pub use memory::{LOCAL_BASE, LOCAL_KEY, REMOTE_BASE, REMOTE_KEY, SimMemory};
 pub use rng::Rng;

@@ -5,7 +5,7 @@ use std::fmt;
 use transport::{AsyncEventKind, Wc, WcStatus};
 use wire::{DropReason, Packet};
 
-use crate::fabric::Cause;
+use crate::cause::Cause;
 
 /// An event.
 #[derive(Clone, Copy, Debug)]

@@ -3,7 +3,8 @@
 use transport::{AsyncEventKind, Instant, MAX_PACKET, QpCounters, QpEvent, Wc};
 use wire::{Opcode, Operation};
 
-use crate::fabric::{Cause, Fabric, Frame};
+use crate::cause::Cause;
+use crate::fabric::{Fabric, Frame};
 use crate::fault::Fault;
 use crate::forger::{self, Forger};
 use crate::node::{App, Endpoint, Node};

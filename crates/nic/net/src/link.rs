@@ -15,7 +15,6 @@ use transport::{
 };
 
 use crate::errno;
-use crate::message::Sizes;
 use roxie::cm::{CmEvent, CmEventKind, EventChannel, Id};
 use roxie::verbs::{Buffer, CompChannel, Cq, Pd, Qp, QpInitAttr};
 
@@ -29,6 +28,15 @@ const RECEIVE: u64 = 1 << 32;
 /// The connection manager's own value is 655 ms. Half of it doubles the packets to a program that is late;
 /// double delays the message after a full queue.
 const MIN_RNR_TIMER: u8 = 7;
+
+/// Sizes of a message socket.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    /// Bytes of a slot.
+    pub(super) message_len: u32,
+    /// Slots in each direction.
+    pub(super) depth: u16,
+}
 
 /// Fields are dropped in this order: the identifier and the queue pair before their memory.
 pub(super) struct Link {

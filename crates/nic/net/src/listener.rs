@@ -26,6 +26,22 @@ pub struct StreamBuilder<R: Reactor> {
     reactor: PhantomData<R>,
 }
 
+impl<R: Reactor> RdmaStream<R> {
+    /// Connects to a listener, and completes when the listener's program has accepted.
+    ///
+    /// # Errors
+    /// `ConnectionRefused`, `TimedOut`, `EHOSTUNREACH`; the device cannot start.
+    pub async fn connect(context: &Device, to: SocketAddr) -> io::Result<Self> {
+        StreamBuilder::new(context).connect(to).await
+    }
+
+    /// Begins a stream or listener with other than the default sizes.
+    #[must_use]
+    pub fn builder(context: &Device) -> StreamBuilder<R> {
+        StreamBuilder::new(context)
+    }
+}
+
 impl<R: Reactor> StreamBuilder<R> {
     pub(super) fn new(context: &Device) -> Self {
         let context = context.clone();

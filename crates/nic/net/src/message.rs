@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::errno;
 use crate::events::CmEvents;
-use crate::link::Link;
+use crate::link::{Link, Sizes};
 use crate::reactor::Reactor;
 use crate::waiting::{Interest, Waiting};
 use roxie::cm::{CmEvent, CmEventKind, EventChannel, Id, PortSpace};
@@ -26,15 +26,6 @@ const RESOLVE_MAX: Duration = Duration::from_secs(5);
 const BACKLOG: i32 = 1024;
 /// Longest message. Both directions need `depth` slots of this length.
 const MESSAGE_MAX: u32 = 16 << 20;
-
-/// Sizes of a message socket.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sizes {
-    /// Bytes of a slot.
-    pub(super) message_len: u32,
-    /// Slots in each direction.
-    pub(super) depth: u16,
-}
 
 /// Sizes of a message socket, and its protection domain.
 #[derive(Clone)]

@@ -6,10 +6,8 @@ use std::net::SocketAddr;
 use std::task::{Context, Poll};
 
 use crate::errno;
-use crate::listener::StreamBuilder;
 use crate::reactor::Reactor;
 use crate::waiting::{Interest, Waiting};
-use roxie::verbs::Context as Device;
 use roxie_rsocket::{Flags, Stream};
 use sys::spawn_without_signals;
 
@@ -31,20 +29,6 @@ pub struct RdmaStream<R: Reactor> {
 }
 
 impl<R: Reactor> RdmaStream<R> {
-    /// Connects to a listener, and completes when the listener's program has accepted.
-    ///
-    /// # Errors
-    /// `ConnectionRefused`, `TimedOut`, `EHOSTUNREACH`; the device cannot start.
-    pub async fn connect(context: &Device, to: SocketAddr) -> io::Result<Self> {
-        Self::builder(context).connect(to).await
-    }
-
-    /// Begins a stream or listener with other than the default sizes.
-    #[must_use]
-    pub fn builder(context: &Device) -> StreamBuilder<R> {
-        StreamBuilder::new(context)
-    }
-
     /// Takes over a non-blocking stream.
     pub(super) fn new(stream: Stream) -> io::Result<Self> {
         let waiting = Waiting::new();

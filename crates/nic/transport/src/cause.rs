@@ -15,7 +15,7 @@
 use wire::NakCode;
 
 use crate::memory::AccessFault;
-use crate::wc::WcStatus;
+use crate::wc_status::WcStatus;
 
 /// Declares the causes, each with number, status, meaning and remedy.
 macro_rules! causes {

@@ -2,7 +2,7 @@
 
 use core::mem;
 
-use crate::wc::WcStatus;
+use crate::wc_status::WcStatus;
 use crate::wr::WrOp;
 
 /// A kind of operations that completion counters count (`ibv_qp_attach_comp_cntr_op`).

@@ -12,7 +12,8 @@ use crate::event::Events;
 use crate::memory::PdId;
 use crate::time::Instant;
 use crate::trust::Trust;
-use crate::wc::{Wc, WcOpcode, WcStatus};
+use crate::wc::{Wc, WcOpcode};
+use crate::wc_status::WcStatus;
 use crate::wr::UdDest;
 
 /// A request or datagram of a peer that this side refused; kept for observers.

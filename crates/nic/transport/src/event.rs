@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use crate::wc::{Wc, WcStatus};
+use crate::wc::Wc;
+use crate::wc_status::WcStatus;
 
 /// A completion or asynchronous event of a queue pair.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

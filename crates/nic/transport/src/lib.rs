@@ -193,6 +193,7 @@ mod time;
 mod trust;
 mod ud;
 mod wc;
+mod wc_status;
 mod wr;
 
 pub use attr::{
@@ -214,5 +215,6 @@ pub use reorder::ReorderBuffer;
 pub use split_mix::split_mix64;
 pub use time::{Instant, ack_timeout_ns, further_timeout_ns};
 pub use ud::{GRH_LEN, PacketSource};
-pub use wc::{Wc, WcOpcode, WcStatus};
+pub use wc::{Wc, WcOpcode};
+pub use wc_status::WcStatus;
 pub use wr::{AddressVector, Dest, RecvWr, SendFlags, SendWr, Sge, UdDest, WrOp};

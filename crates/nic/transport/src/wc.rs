@@ -1,6 +1,7 @@
 //! Work completions, with the values and the layout of the verbs interface.
 
 use crate::cause::Cause;
+use crate::wc_status::WcStatus;
 
 /// A work completion; laid out as `ibv_wc`, 48 bytes.
 #[repr(C)]
@@ -70,38 +71,6 @@ impl Wc {
 }
 
 const _: () = assert!(size_of::<Wc>() == 48);
-
-/// `ibv_wc_status`.
-#[repr(u32)]
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Hash)]
-#[allow(missing_docs)] // the names are the verbs ones
-pub enum WcStatus {
-    #[default]
-    Success = 0,
-    LocLenErr = 1,
-    LocQpOpErr = 2,
-    LocEecOpErr = 3,
-    LocProtErr = 4,
-    WrFlushErr = 5,
-    MwBindErr = 6,
-    BadRespErr = 7,
-    LocAccessErr = 8,
-    RemInvReqErr = 9,
-    RemAccessErr = 10,
-    RemOpErr = 11,
-    RetryExcErr = 12,
-    RnrRetryExcErr = 13,
-    LocRddViolErr = 14,
-    RemInvRdReqErr = 15,
-    RemAbortErr = 16,
-    InvEecnErr = 17,
-    InvEecStateErr = 18,
-    FatalErr = 19,
-    RespTimeoutErr = 20,
-    GeneralErr = 21,
-    TmErr = 22,
-    TmRndvIncomplete = 23,
-}
 
 /// `ibv_wc_opcode`.
 #[repr(u32)]

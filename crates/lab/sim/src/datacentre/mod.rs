@@ -12,6 +12,7 @@
 //!
 //! The seed determines everything, so one seed gives one result.
 
+mod check;
 mod events;
 mod frame;
 mod host;

@@ -9,12 +9,33 @@
 
 use bpf::TapHeader;
 use wire::icrc::ICRC_LEN;
+use wire::{IcrcHeader, Qpn};
 
 use super::HookPoint;
-use super::tap::Passing;
 use crate::port::Headers;
 use crate::runtime::Runtime;
 use sys::RecordWriter;
+
+/// What the packets of a flow or a batch have in common.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Outer {
+    pub(super) headers: Headers,
+    pub(super) icrc: IcrcHeader,
+}
+
+/// A packet at the tap.
+pub(super) struct Passing<'a> {
+    pub(super) point: HookPoint,
+    pub(super) outer: &'a Outer,
+    /// IPv4 identification.
+    pub(super) id: u16,
+    /// BTH to pad.
+    pub(super) body: &'a [u8],
+    /// The ICRC of a received packet; not computed yet on egress.
+    pub(super) icrc: Option<[u8; ICRC_LEN]>,
+    /// The local queue pair that sends it.
+    pub(super) sender: Option<Qpn>,
+}
 
 /// Records of packets for a reader.
 #[derive(Debug)]

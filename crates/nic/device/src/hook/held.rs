@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::egress::Outgoing;
+use super::outgoing::Outgoing;
 use crate::port::OwnedPacket;
 
 /// Most packets held at once: a round trip of 100 ms at 2.5 Gbit/s in packets of 1 KiB. Further ones are

@@ -4,8 +4,8 @@
 use std::ops::Range;
 
 use super::chain::Fate;
-use super::egress::Outgoing;
 use super::held::Late;
+use super::outgoing::Outgoing;
 use super::redirect::Redirected;
 use super::tap::Copied;
 use super::{HookCounters, HookPoint, Hooks, Target, Verdict};

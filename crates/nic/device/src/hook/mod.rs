@@ -45,6 +45,7 @@ mod hooks;
 mod impair;
 mod ingress;
 mod log;
+mod outgoing;
 mod packet;
 mod parameters;
 mod plan;

@@ -15,9 +15,9 @@ use transport::cm::is_for_one_process;
 use transport::numbering::slot_of;
 use wire::capture::Conditions;
 use wire::icrc::ICRC_LEN;
-use wire::{IcrcHeader, Packet, Qpn};
+use wire::{Packet, Qpn};
 
-use super::copies::Copies;
+use super::copies::{Copies, Outer, Passing};
 use super::{HookError, HookPoint, Hooks, Verdict};
 use crate::port::{FlowId, FlowKey, Headers, Port, RxBatch, icrc_header};
 use sys::{RecordWriter, page_size};
@@ -80,27 +80,6 @@ struct Tap {
     copies: Copies,
     /// Number of packets seen, for sampling.
     counted: u64,
-}
-
-/// What the packets of a flow or a batch have in common.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Outer {
-    pub(super) headers: Headers,
-    pub(super) icrc: IcrcHeader,
-}
-
-/// A packet at the tap.
-pub(super) struct Passing<'a> {
-    pub(super) point: HookPoint,
-    pub(super) outer: &'a Outer,
-    /// IPv4 identification.
-    pub(super) id: u16,
-    /// BTH to pad.
-    pub(super) body: &'a [u8],
-    /// The ICRC of a received packet; not computed yet on egress.
-    pub(super) icrc: Option<[u8; ICRC_LEN]>,
-    /// The local queue pair that sends it.
-    sender: Option<Qpn>,
 }
 
 /// Most taps at once: each has memory of its own.

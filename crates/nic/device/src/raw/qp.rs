@@ -2,20 +2,17 @@
 
 use std::sync::Arc;
 
-use transport::{
-    Errno, QpAttr, QpAttrMask, QpCap, QpState, QpType, RecvQueue, RecvWr, SendWr, VerbsError, refuse,
-};
+use transport::{QpAttr, QpAttrMask, QpCap, QpState, RecvQueue, RecvWr, SendWr, VerbsError, refuse};
 use wire::Qpn;
 
-use super::queue::{Completer, Queue, SendSide};
+use super::queue::{Completer, Queue, SendSide, base};
 use super::rss::RxHash;
-use super::state::{Entry, State};
+use super::state::Entry;
 use super::table::{FlowAttr, QueueId};
 use super::wq::IndTable;
-use super::{Raw, no_queue, socket_refused};
-use crate::notice;
+use super::{Raw, no_queue};
 use crate::same_device;
-use crate::verbs::{Cq, Pd, Qp, QpInitAttr, check_sizes};
+use crate::verbs::{Cq, Pd, Qp, check_sizes};
 
 /// Attributes of a new raw packet queue pair.
 #[derive(Clone)]
@@ -66,27 +63,6 @@ impl Drop for Flow {
     }
 }
 
-/// Opens the sockets of the device.
-///
-/// # Errors
-/// `EPERM` without CAP_NET_RAW, with a notice; `EOPNOTSUPP` for a netdev that is not Ethernet.
-pub(super) fn open(state: &mut State) -> Result<(), VerbsError> {
-    state.ports.open().map_err(|error| {
-        let refused = socket_refused(&error);
-        if refused.kind() == Errno::EPERM {
-            notice(format_args!("{refused}"));
-        }
-        refused
-    })
-}
-
-/// Returns the RC queue pair in RESET that stands behind a raw queue.
-pub(super) fn base(pd: &Pd, cq: [&Cq; 2], cookie: u64) -> Result<Qp, VerbsError> {
-    let [send_cq, recv_cq] = cq.map(Clone::clone);
-    let (ty, srq, cap, sq_sig_all) = (QpType::Rc, None, QpCap::default(), false);
-    pd.create_qp(&QpInitAttr { ty, send_cq, recv_cq, srq, cap, sq_sig_all, cookie })
-}
-
 #[cold]
 fn no_states(qpn: Qpn) -> VerbsError {
     refuse!(EOPNOTSUPP, "queue pair", "rwq_ind_tbl"; qpn as Qpn;
@@ -108,7 +84,7 @@ impl RawQp {
     pub fn new(pd: &Pd, attr: &RawQpAttr) -> Result<Self, VerbsError> {
         check_sizes(&attr.cap)?;
         let (raw, cap) = (Raw::of(pd.engine())?, attr.cap);
-        open(&mut raw.lock())?;
+        raw.lock().open()?;
         let base = base(pd, [&attr.send_cq, &attr.recv_cq], attr.cookie)?;
         let completer = |cq: &Cq| Completer {
             cq: Arc::clone(cq.queue()),
@@ -143,7 +119,7 @@ impl RawQp {
     pub fn new_rss(pd: &Pd, table: &IndTable, hash: RxHash, cookie: u64) -> Result<Self, VerbsError> {
         let raw = Raw::of(pd.engine())?;
         same_device!("queue pair", "rwq_ind_tbl"; pd.device(), table.device())?;
-        open(&mut raw.lock())?;
+        raw.lock().open()?;
         let cq = table.cq();
         let base = base(pd, [cq, cq], cookie)?;
         let id = raw.lock().insert(Entry::Rss { hash, table: table.queues() });

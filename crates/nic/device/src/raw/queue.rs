@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use transport::{
-    AsyncEventKind, Cause, Instant, Memory, PdId, QpState, RecvQueue, RecvWr, VerbsError, Wc, WcOpcode,
-    refuse,
+    AsyncEventKind, Cause, Instant, Memory, PdId, QpCap, QpState, QpType, RecvQueue, RecvWr, VerbsError, Wc,
+    WcOpcode, refuse,
 };
 use wire::Qpn;
 
 use crate::cq::CompletionQueue;
 use crate::events::EventQueue;
 use crate::events::{AsyncElement, AsyncEvent};
+use crate::verbs::{Cq, Pd, Qp, QpInitAttr};
 
 /// Where completions of one kind go, under which number, and where the event of a completion queue that
 /// overflows goes.
@@ -132,4 +133,11 @@ impl Queue {
             send.completer.cq.purge(send.completer.number);
         }
     }
+}
+
+/// Returns the RC queue pair in RESET that stands behind a raw queue.
+pub(super) fn base(pd: &Pd, cq: [&Cq; 2], cookie: u64) -> Result<Qp, VerbsError> {
+    let [send_cq, recv_cq] = cq.map(Clone::clone);
+    let (ty, srq, cap, sq_sig_all) = (QpType::Rc, None, QpCap::default(), false);
+    pd.create_qp(&QpInitAttr { ty, send_cq, recv_cq, srq, cap, sq_sig_all, cookie })
 }

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::io;
 
 use transport::{
-    AccessFault, Cause, Instant, Memory, QpState, RecvWr, SendFlags, SendWr, VerbsError, WcOpcode, WrOp,
-    refuse,
+    AccessFault, Cause, Errno, Instant, Memory, QpState, RecvWr, SendFlags, SendWr, VerbsError, WcOpcode,
+    WrOp, refuse,
 };
 use wire::Qpn;
 
@@ -78,6 +78,20 @@ const STALL_NS: u64 = 20_000_000;
 const SPARE_MAX: usize = 1024;
 
 impl State {
+    /// Opens the sockets of the device.
+    ///
+    /// # Errors
+    /// `EPERM` without CAP_NET_RAW, with a notice; `EOPNOTSUPP` for a netdev that is not Ethernet.
+    pub(super) fn open(&mut self) -> Result<(), VerbsError> {
+        self.ports.open().map_err(|error| {
+            let refused = socket_refused(&error);
+            if refused.kind() == Errno::EPERM {
+                notice(format_args!("{refused}"));
+            }
+            refused
+        })
+    }
+
     /// Names of the counters.
     pub(super) const COUNTERS: [&str; 6] = [
         "raw_tx_frames",

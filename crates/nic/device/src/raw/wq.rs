@@ -5,8 +5,7 @@ use std::sync::Arc;
 use transport::{Instant, QpState, RecvQueue, RecvWr, VerbsError, refuse};
 
 use super::Raw;
-use super::qp::{base, open};
-use super::queue::{Completer, Queue};
+use super::queue::{Completer, Queue, base};
 use super::state::{Entry, State};
 use super::table::QueueId;
 use crate::same_device;
@@ -51,7 +50,7 @@ impl RawWq {
         let max_sge = max_sge.max(1);
         let receives = RecvQueue::new(max_wr, max_sge, pd.id())?;
         let raw = Raw::of(pd.engine())?;
-        open(&mut raw.lock())?;
+        raw.lock().open()?;
         let base = base(pd, [cq, cq], cookie)?;
         let completer = Completer {
             cq: Arc::clone(cq.queue()),

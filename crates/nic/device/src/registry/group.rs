@@ -19,14 +19,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::journal::JournalFile;
+use super::key::{Key, PAGE_SLOTS};
 use super::program::steering;
 use super::{JoinError, SLOTS};
 use crate::port::{RECEIVE_BUFFER, receive_socket};
 use sys::{DescriptorLimit, Opt, SockAddr};
 
-/// Slots of a page. Its descriptors pass through a process that joins, which takes some 50 us. With half of
-/// it, a growing group adds pages twice as often; with the double, the first process starts 0.7 ms later.
-pub(super) const PAGE_SLOTS: usize = 64;
 /// Pages of a full group. The position of the number behind the last slot stays unused.
 pub(super) const PAGES_MAX: usize = (SLOTS as usize + 1) / PAGE_SLOTS;
 /// Pages that are added at once: 5 ms of a process. With half of it, a thousand processes that start at once
@@ -43,42 +41,6 @@ const RECORD_LEN: usize = 16;
 const MAGIC: u32 = u32::from_le_bytes(*b"RXG1");
 /// Peeks at a page before giving up: another process may move the offset between this process's two calls.
 const PEEKS_MAX: usize = 1000;
-
-/// Where the slots of a group are.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Key {
-    /// Odd.
-    factor: u16,
-    summand: u16,
-}
-
-impl Key {
-    /// Bits of a position.
-    pub(super) const MASK: u16 = SLOTS;
-
-    fn random() -> Key {
-        let random = sys::random_u64();
-        Key { factor: random as u16 & Key::MASK | 1, summand: (random >> 16) as u16 & Key::MASK }
-    }
-
-    pub(super) const fn factor(self) -> u16 {
-        self.factor
-    }
-
-    pub(super) const fn summand(self) -> u16 {
-        self.summand
-    }
-
-    /// The position of a slot: its socket is number 1 + position of the group. The factor is odd, so no two
-    /// slots have the same.
-    pub(super) fn position(self, slot: u16) -> u16 {
-        slot.wrapping_mul(self.factor).wrapping_add(self.summand) & Key::MASK
-    }
-
-    fn page(self, slot: u16) -> usize {
-        usize::from(self.position(slot)) / PAGE_SLOTS
-    }
-}
 
 /// See the module documentation.
 #[derive(Debug)]

@@ -10,7 +10,7 @@
 //! the packet is not for its slots.
 
 use super::SLOTS;
-use super::group::Key;
+use super::key::Key;
 use sys::FilterInsn;
 use transport::numbering::{ID_SHIFT, QPN_SHIFT};
 

@@ -6,33 +6,16 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::identity::Relation;
 use super::journal::JournalFile;
 use super::meeting;
 use super::record::Record;
+use super::ring_events::{RingEvent, RingEvents};
 use super::serve::Server;
-use sys::byte_ring::{Consumer, Producer};
-
-/// An event of a ring.
-#[derive(Debug)]
-pub(crate) enum RingEvent {
-    /// Another member offered this ring and writes into it for this member.
-    Offered { token: u64, ring: Box<Consumer> },
-    /// The other member accepted the ring that this member offered.
-    Accepted { token: u64 },
-    /// The other member closed the connection: it has ended, or it does not accept the ring.
-    Ended { token: u64 },
-}
-
-/// Queue of ring events, written by the thread that serves connections.
-#[derive(Debug, Default)]
-pub(super) struct RingEvents {
-    events: Mutex<Vec<RingEvent>>,
-    has_events: AtomicBool,
-}
+use sys::byte_ring::Producer;
 
 /// The rings of a member.
 #[derive(Debug)]
@@ -50,21 +33,6 @@ pub(crate) struct RingLink {
     token: u64,
     /// `None` at the reading end.
     connection: Option<Arc<OwnedFd>>,
-}
-
-impl RingEvents {
-    pub(super) fn put(&self, event: RingEvent) {
-        let mut pending = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        pending.push(event);
-        self.has_events.store(true, Ordering::Release);
-    }
-
-    #[cold]
-    fn take(&self) -> Vec<RingEvent> {
-        let mut pending = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        self.has_events.store(false, Ordering::Relaxed);
-        std::mem::take(&mut *pending)
-    }
 }
 
 impl Rings {

@@ -12,7 +12,7 @@ use super::join::{Neighbour, send_welcome};
 use super::meeting::{self, Listener, ListenerKind, SocketFile};
 use super::names::GroupNames;
 use super::record::{BadRecord, RECORD_MAX, Record};
-use super::rings::{RingEvent, RingEvents};
+use super::ring_events::{RingEvent, RingEvents};
 use super::{DomainConfig, SLOTS};
 use crate::port::RxBatch;
 use sys::Epoll;

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use transport::numbering::qpn_at;
 
 use super::domain::SMALL_SLOTS;
-use super::group::{Found, PAGE_SLOTS};
+use super::group::Found;
 use super::journal::JournalFile;
+use super::key::PAGE_SLOTS;
 use super::tests::{for_qp, members_of, new_domain, spawn_member, while_serving};
 use super::*;
 use crate::port::RxBatch;

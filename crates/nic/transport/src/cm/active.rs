@@ -3,8 +3,9 @@
 use wire::Qpn;
 use wire::cm::{Answered, Mra, RejReason, Rep};
 
-use super::conn::{Arrival, AwaitingResponse, Conn};
+use super::conn::Conn;
 use super::event::{CmResult, ConnectResponse, PeerParams};
+use super::mads::{Arrival, AwaitingResponse};
 use super::params::{ConnectParams, REQ_PRIVATE_MAX, RTU_PRIVATE_MAX, Transport};
 use super::table::{check_private_data, in_state};
 use super::{Cm, CmEventKind, CmId, ConnState, message, timing};

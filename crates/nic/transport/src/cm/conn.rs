@@ -3,25 +3,15 @@
 use core::time::Duration;
 
 use wire::cm::Req;
-use wire::mad::MAD_LEN;
 use wire::{Gid, Psn, Qpn};
 
+use super::mads::{Arrival, AwaitingResponse, MadBytes};
 use super::params::{ListenerId, Transport};
 use super::stale::StaleCheck;
 use super::state::ConnState;
 use super::timing;
 use super::window::Request;
 use crate::{Instant, PathMtu};
-
-/// A management datagram.
-pub type MadBytes = [u8; MAD_LEN];
-
-/// Source and destination address of a MAD that arrived.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Arrival {
-    pub(super) src: Gid,
-    pub(super) dst: Gid,
-}
 
 /// One connection.
 #[derive(Debug, Default)]
@@ -77,14 +67,6 @@ pub(super) struct Conn {
     pub(super) request: Request,
     /// When [`Cm::handle_timeout`](super::Cm::handle_timeout) must handle it: its key in the timer set.
     pub(super) deadline: Option<Instant>,
-}
-
-/// A message that is repeated until the peer responds.
-#[derive(Debug)]
-pub(super) struct AwaitingResponse {
-    pub(super) mad: Box<MadBytes>,
-    pub(super) interval: Duration,
-    pub(super) retries_left: u8,
 }
 
 impl Conn {

@@ -4,9 +4,9 @@
 use wire::cm::{CmMessage, Drep, Dreq, RejReason};
 use wire::{Gid, Qpn};
 
-use super::conn::{Arrival, MadBytes};
 use super::event::CmResult;
 use super::keepalive::NO_PROCESS_ID;
+use super::mads::{Arrival, MadBytes};
 use super::params::{DREQ_PRIVATE_MAX, RTU_PRIVATE_MAX};
 use super::sidr::ExchangeState;
 use super::table::{check_private_data, in_state};

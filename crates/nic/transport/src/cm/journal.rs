@@ -14,7 +14,8 @@ use std::collections::VecDeque;
 use wire::cm::{Answered, Dreq, RejReason};
 use wire::{Gid, Qpn};
 
-use super::conn::{Arrival, Conn, MadBytes};
+use super::conn::Conn;
+use super::mads::{Arrival, MadBytes};
 use super::{Cm, CmId, ConnState, message};
 use crate::Instant;
 

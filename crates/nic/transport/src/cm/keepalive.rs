@@ -29,7 +29,7 @@ use std::hash::DefaultHasher;
 use wire::cm::{CmMessage, Drep, Dreq};
 use wire::{Gid, Qpn};
 
-use super::conn::{Arrival, MadBytes};
+use super::mads::{Arrival, MadBytes};
 use super::{Cm, CmEventKind, CmId, ConnState, message};
 use crate::Instant;
 

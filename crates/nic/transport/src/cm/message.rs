@@ -8,7 +8,8 @@ use wire::cm::{ServiceId, SidrRep, SidrReq};
 use wire::mad::MAD_LEN;
 use wire::{Gid, PKey, Qpn};
 
-use super::conn::{Conn, MadBytes};
+use super::conn::Conn;
+use super::mads::MadBytes;
 use super::params::{AcceptParams, CmConfig, CmId, ConnectParams, Path, SidrAnswer, SidrParams, Transport};
 use super::{Cm, timing};
 

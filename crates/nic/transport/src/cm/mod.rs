@@ -11,6 +11,7 @@ mod event;
 mod journal;
 mod keepalive;
 mod limit;
+mod mads;
 mod message;
 mod params;
 mod passive;
@@ -33,7 +34,6 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use wire::Gid;
 use wire::cm::CmMessage;
 
-pub use conn::MadBytes;
 pub use event::{
     CmEvent, CmEventKind, CmResult, ConnectRequest, ConnectResponse, MadOutcome, PeerParams, Rejection,
     SidrRequest, SidrResponse,
@@ -41,6 +41,7 @@ pub use event::{
 pub use journal::{DisconnectNotice, JournalChange};
 pub use keepalive::may_be_refused;
 pub use limit::RateLimit;
+pub use mads::MadBytes;
 pub use params::{
     AcceptParams, BACKLOG_DEFAULT, CmConfig, CmId, ConnectParams, DREQ_PRIVATE_MAX, HALF_OPEN_MAX,
     HALF_OPEN_PEER_MAX, ListenAddress, ListenParams, ListenerId, LocalQp, Path, REJ_PRIVATE_MAX,
@@ -53,10 +54,11 @@ pub use reject::is_for_every_process;
 pub use state::ConnState;
 pub use wire::cm::{RejReason, ServiceId, SidrStatus};
 
-use conn::{Arrival, Conn};
+use conn::Conn;
 use journal::Pending;
 use keepalive::Keepalive;
 use limit::HalfOpen;
+use mads::Arrival;
 use sidr::Exchange;
 use table::{Listeners, Peers};
 use window::Requests;

@@ -3,8 +3,9 @@
 use wire::cm::{Answered, CmMessage, RejReason, Req, Rtu, ServiceId};
 use wire::{Gid, Qpn};
 
-use super::conn::{Arrival, Conn};
+use super::conn::Conn;
 use super::event::{CmResult, ConnectRequest, MadOutcome, PeerParams};
+use super::mads::Arrival;
 use super::params::{AcceptParams, ListenerId, REP_PRIVATE_MAX, REQ_PRIVATE_MAX};
 use super::table::{Listener, check_private_data, in_state};
 use super::validate::{self, Checked};

@@ -2,8 +2,8 @@
 
 use wire::cm::{Answered, CmMessage, Rej, RejReason};
 
-use super::conn::Arrival;
 use super::event::{CmResult, Rejection};
+use super::mads::Arrival;
 use super::params::REJ_PRIVATE_MAX;
 use super::table::{check_private_data, in_state};
 use super::window::Request;

@@ -5,9 +5,9 @@ use core::time::Duration;
 use wire::cm::{ServiceId, SidrRep, SidrReq};
 use wire::{Gid, QKey, Qpn};
 
-use super::conn::{Arrival, MadBytes};
 use super::event::{CmResult, MadOutcome, SidrRequest, SidrResponse};
 use super::keepalive::{Refused, refused, repetition};
+use super::mads::{Arrival, MadBytes};
 use super::params::{ListenerId, SIDR_REP_PRIVATE_MAX, SIDR_REQ_PRIVATE_MAX, SidrAnswer, SidrParams};
 use super::table::check_private_data;
 use super::{Cm, CmEventKind, CmId, SidrStatus, message, timing, validate};

@@ -11,7 +11,7 @@ use core::time::Duration;
 
 use wire::cm::{Drep, RejReason, Req};
 
-use super::conn::Arrival;
+use super::mads::Arrival;
 use super::{Cm, CmId};
 use crate::Instant;
 

@@ -7,8 +7,9 @@ use std::collections::hash_map::Entry;
 use wire::cm::ServiceId;
 use wire::{Gid, Qpn};
 
-use super::conn::{Arrival, Conn};
+use super::conn::Conn;
 use super::event::CmResult;
+use super::mads::Arrival;
 use super::params::{BACKLOG_DEFAULT, CmId, ListenParams, ListenerId};
 use super::{Cm, ConnState};
 use crate::{VerbsError, refuse};

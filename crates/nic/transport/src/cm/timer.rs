@@ -2,8 +2,8 @@
 
 use core::time::Duration;
 
-use super::conn::{AwaitingResponse, MadBytes};
 use super::keepalive::repetition;
+use super::mads::{AwaitingResponse, MadBytes};
 use super::{Cm, CmEventKind, CmId, ConnState, timing};
 use crate::Instant;
 

@@ -5,7 +5,7 @@ use core::net::IpAddr;
 use wire::cm::{IpCmHeader, RejReason, Req};
 use wire::{Gid, PKey};
 
-use super::conn::Arrival;
+use super::mads::Arrival;
 use super::params::Transport;
 use crate::PathMtu;
 

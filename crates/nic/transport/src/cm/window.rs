@@ -12,7 +12,7 @@ use std::mem;
 
 use wire::Gid;
 
-use super::conn::AwaitingResponse;
+use super::mads::AwaitingResponse;
 use super::{Cm, CmId, timing};
 use crate::Instant;
 

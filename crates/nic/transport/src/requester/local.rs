@@ -26,7 +26,8 @@ mod tests {
     use crate::memory::{Access, FastReg, MwBind};
     use crate::qp::Qp;
     use crate::testing::{Bench, Pkt};
-    use crate::wc::{WcOpcode, WcStatus};
+    use crate::wc::WcOpcode;
+    use crate::wc_status::WcStatus;
     use crate::{QpEvent, QpState};
 
     const BIND: MwBind =

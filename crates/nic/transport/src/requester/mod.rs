@@ -44,7 +44,8 @@ use crate::refusal::VerbsError;
 use crate::refuse;
 use crate::ring::Ring;
 use crate::time::Instant;
-use crate::wc::{Wc, WcStatus};
+use crate::wc::Wc;
+use crate::wc_status::WcStatus;
 use crate::wr::{SendFlags, SendWr, WrOp};
 
 /// Packets that may be unacknowledged: five bursts of 62. Large enough for a burst in each direction of the

@@ -91,7 +91,7 @@ mod tests {
 
     use super::*;
     use crate::testing::{Bench, LOCAL, Pkt, REMOTE, RKEY, RQ_PSN};
-    use crate::wc::WcStatus;
+    use crate::wc_status::WcStatus;
     use crate::wr::{SendFlags, WrOp};
     use crate::{Errno, QpState, VerbsError};
 

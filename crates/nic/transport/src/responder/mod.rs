@@ -35,7 +35,8 @@ use crate::recv_queue::{RecvQueue, RecvWqe, SrqTable};
 use crate::reorder::ReorderBuffer;
 use crate::time::Instant;
 use crate::trust::{self, GUESSES_MAX};
-use crate::wc::{Wc, WcOpcode, WcStatus};
+use crate::wc::{Wc, WcOpcode};
+use crate::wc_status::WcStatus;
 
 /// The message being received.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]

@@ -12,7 +12,7 @@ use crate::fault::Fault;
 use crate::memory::Memory;
 use crate::requester::GAP_UNIT;
 use crate::time::Instant;
-use crate::wc::WcStatus;
+use crate::wc_status::WcStatus;
 
 impl Responder {
     /// Whether a response, NAK, ACK or gap report is due.

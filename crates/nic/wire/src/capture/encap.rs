@@ -1,8 +1,9 @@
-//! Headers of tunnels: how long they are, and what follows.
+//! Headers of tunnels: their kinds, how long they are, and what follows.
+
+use core::fmt;
 
 use super::decode_as::Carried;
 use super::not_roce::NotRoce;
-use super::tunnel::TunnelKind;
 use crate::bytes::{u16_at, u32_at};
 use crate::eth::EtherType;
 
@@ -16,6 +17,46 @@ const MPLS: [EtherType; 2] = [EtherType(0x8847), EtherType(0x8848)];
 const NSH: EtherType = EtherType(0x894f);
 const ERSPAN_2: EtherType = EtherType(0x88be);
 const ERSPAN_3: EtherType = EtherType(0x22eb);
+
+/// Kind of a tunnel, with its number.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum TunnelKind {
+    /// VXLAN (RFC 7348), with its network identifier.
+    Vxlan(u32),
+    /// GENEVE (RFC 8926), with its network identifier.
+    Geneve(u32),
+    /// GRE (RFC 2784, 2890), with its key.
+    Gre(Option<u32>),
+    /// A mirrored packet (ERSPAN), with the number of the session.
+    Erspan(u16),
+    /// MPLS, with the label at the bottom of the stack.
+    Mpls(u32),
+    /// A PPPoE session, with its number.
+    Pppoe(u16),
+    /// GTP-U (3GPP TS 29.281), with its tunnel endpoint.
+    Gtp(u32),
+    /// A network service header (RFC 8300), with its service path.
+    Nsh(u32),
+    /// IP in IP.
+    Ip,
+}
+
+impl fmt::Display for TunnelKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Vxlan(vni) => write!(f, "VXLAN {vni}"),
+            Self::Geneve(vni) => write!(f, "GENEVE {vni}"),
+            Self::Gre(Some(key)) => write!(f, "GRE {key}"),
+            Self::Gre(None) => f.write_str("GRE"),
+            Self::Erspan(session) => write!(f, "ERSPAN {session}"),
+            Self::Mpls(label) => write!(f, "MPLS {label}"),
+            Self::Pppoe(session) => write!(f, "PPPoE {session}"),
+            Self::Gtp(teid) => write!(f, "GTP {teid:#x}"),
+            Self::Nsh(path) => write!(f, "NSH {path}"),
+            Self::Ip => f.write_str("IP in IP"),
+        }
+    }
+}
 
 /// What a tunnel carries.
 pub(super) type Next<'a> = (EtherType, &'a [u8]);

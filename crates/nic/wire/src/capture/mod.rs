@@ -19,6 +19,7 @@ mod tunnel;
 pub use conditions::{Conditions, OpcodeSet, PsnRange, is_nak};
 pub use control::{Classes, Control, LinkControl};
 pub use decode_as::{Carried, DecodeAs, Ports};
+pub use encap::TunnelKind;
 pub use fragment::{Fragment, FragmentKey};
 pub use link::{Link, LinkType, Lrh};
 pub use not_roce::NotRoce;
@@ -27,7 +28,7 @@ pub use pcapng::{
     Block, BlockHeader, EnhancedPacket, Interface, InterfaceStatistics, Options, Resolution, option,
 };
 pub use seen::{IcrcCheck, Seen};
-pub use tunnel::{TUNNELS_MAX, Tunnel, TunnelKind, tunnels};
+pub use tunnel::{TUNNELS_MAX, Tunnel, tunnels};
 
 use crate::bytes::array;
 

@@ -1,10 +1,9 @@
 //! Finds the RoCE packet inside tunnels, in any nesting. `encap` removes their headers.
 
-use core::fmt;
 use core::net::IpAddr;
 
 use super::decode_as::{Carried, DecodeAs, Ports};
-use super::encap::{self, BRIDGED, is_in_llc};
+use super::encap::{self, BRIDGED, TunnelKind, is_in_llc};
 use super::link::{Link, LinkType, Lrh};
 use super::not_roce::{NotRoce, is_known_port};
 use crate::bytes::u16_at;
@@ -28,46 +27,6 @@ const SHIM6: u8 = 140;
 
 /// `next_header` of a GRH in front of a BTH (IBA 8.3).
 const GRH_NEXT_BTH: u8 = 0x1b;
-
-/// Kind of a tunnel, with its number.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum TunnelKind {
-    /// VXLAN (RFC 7348), with its network identifier.
-    Vxlan(u32),
-    /// GENEVE (RFC 8926), with its network identifier.
-    Geneve(u32),
-    /// GRE (RFC 2784, 2890), with its key.
-    Gre(Option<u32>),
-    /// A mirrored packet (ERSPAN), with the number of the session.
-    Erspan(u16),
-    /// MPLS, with the label at the bottom of the stack.
-    Mpls(u32),
-    /// A PPPoE session, with its number.
-    Pppoe(u16),
-    /// GTP-U (3GPP TS 29.281), with its tunnel endpoint.
-    Gtp(u32),
-    /// A network service header (RFC 8300), with its service path.
-    Nsh(u32),
-    /// IP in IP.
-    Ip,
-}
-
-impl fmt::Display for TunnelKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Vxlan(vni) => write!(f, "VXLAN {vni}"),
-            Self::Geneve(vni) => write!(f, "GENEVE {vni}"),
-            Self::Gre(Some(key)) => write!(f, "GRE {key}"),
-            Self::Gre(None) => f.write_str("GRE"),
-            Self::Erspan(session) => write!(f, "ERSPAN {session}"),
-            Self::Mpls(label) => write!(f, "MPLS {label}"),
-            Self::Pppoe(session) => write!(f, "PPPoE {session}"),
-            Self::Gtp(teid) => write!(f, "GTP {teid:#x}"),
-            Self::Nsh(path) => write!(f, "NSH {path}"),
-            Self::Ip => f.write_str("IP in IP"),
-        }
-    }
-}
 
 /// A tunnel around a RoCE packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

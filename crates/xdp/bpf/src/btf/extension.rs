@@ -4,7 +4,8 @@
 //! Each property of a map is a member of the variable's structure. The member points to an array; its length
 //! is the value of the property (`__uint()` of libbpf's bpf_helpers.h).
 
-use super::writer::{HEADER_LEN, MAGIC, VERSION, Writer};
+use super::reader::{HEADER_LEN, MAGIC, VERSION};
+use super::writer::Writer;
 use super::{Btf, FuncInfo};
 use crate::insn::Slot;
 use crate::map::MapDef;

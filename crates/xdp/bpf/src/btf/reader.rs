@@ -4,8 +4,11 @@ use std::cell::OnceCell;
 use std::collections::HashMap;
 
 use super::Btf;
-use super::writer::{HEADER_LEN, MAGIC};
 
+// `linux/btf.h`.
+pub(super) const MAGIC: u16 = 0xeb9f;
+pub(super) const VERSION: u8 = 1;
+pub(super) const HEADER_LEN: u32 = 24;
 /// Most names and qualifiers in front of a type, and most arrays within each other.
 const DEPTH_MAX: usize = 32;
 

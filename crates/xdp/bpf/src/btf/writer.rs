@@ -2,14 +2,11 @@
 
 use std::collections::HashMap;
 
-use super::reader::kind;
+use super::reader::{HEADER_LEN, MAGIC, VERSION, kind};
 use super::{Btf, FuncInfo};
 use crate::xdp::XdpMd;
 
 // `linux/btf.h`.
-pub(super) const MAGIC: u16 = 0xeb9f;
-pub(super) const VERSION: u8 = 1;
-pub(super) const HEADER_LEN: u32 = 24;
 const INT_SIGNED: u32 = 1 << 24;
 const LINKAGE_STATIC: u32 = 0;
 const LINKAGE_GLOBAL: u32 = 1;

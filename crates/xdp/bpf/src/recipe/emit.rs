@@ -88,8 +88,8 @@ impl Emit {
         self.asm.load(Size::Dw, Reg::R1, base, off).add(Reg::R1, by).store(Size::Dw, base, off, Reg::R1);
     }
 
-    /// Emits the exits after the action, which left its verdict in R0.
-    pub(super) fn epilogue(mut self, recipe: &Recipe) -> Asm {
+    /// Emits the ends of the exits, after the action, which left its verdict in R0.
+    pub(super) fn exits(&mut self) {
         if self.pass.is_some() || self.drop.is_some() {
             self.asm.jump(self.done);
         }
@@ -103,16 +103,6 @@ impl Emit {
             self.asm.bind(pass).mov(Reg::R0, XdpAction::Pass.number() as i32);
         }
         self.asm.bind(self.done);
-        let completes = recipe.stages.contains(&Stage::Checksum);
-        let complete = completes.then(|| super::checksum::call(&mut self));
-        if recipe.counters {
-            super::count::emit(&mut self);
-        }
-        self.asm.exit();
-        if let Some(complete) = complete {
-            super::checksum::function(&mut self.asm, complete);
-        }
-        self.asm
     }
 
     /// `if R0 == 0 goto label`, the check after a lookup.

@@ -148,8 +148,16 @@ impl Recipe {
             }
         }
         self.action.emit(self.select, &mut emit)?;
-        let asm = emit.epilogue(self);
-        let program = asm.finish().map_err(RecipeError::Asm)?;
+        emit.exits();
+        let complete = self.stages.contains(&Stage::Checksum).then(|| checksum::call(&mut emit));
+        if self.counters {
+            count::emit(&mut emit);
+        }
+        emit.asm.exit();
+        if let Some(complete) = complete {
+            checksum::function(&mut emit.asm, complete);
+        }
+        let program = emit.asm.finish().map_err(RecipeError::Asm)?;
         Ok(Program { kind, frags: self.frags, ..program })
     }
 }

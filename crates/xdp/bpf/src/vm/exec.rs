@@ -10,7 +10,8 @@ use super::memory::{FRAME_LEN, FRAMES, Memory, Stack};
 use super::op::{self, Code, operations};
 use super::outcome::{Fault, FaultKind, Outcome};
 use super::record::{Touched, Watch};
-use super::replay::{Context, Replay};
+use super::replay::Replay;
+use super::run::Context;
 use super::space;
 use super::{Env, call, extra};
 

@@ -4,20 +4,19 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use super::check;
 use super::op::Op;
 use super::space::{self, Arrays, Space};
 use crate::insn::DecodeError;
-use crate::map::{Initial, Map, MapRef, UpdateMode};
-use crate::program::{Kfunc, Program};
+use crate::map::{Map, MapRef};
+use crate::program::Kfunc;
 
 /// A program that can run on any number of threads.
 #[derive(Debug)]
 pub struct Image {
-    name: String,
+    pub(super) name: String,
     pub(super) ops: Box<[Op]>,
     /// Slot of each operation.
-    slots: Box<[u32]>,
+    pub(super) slots: Box<[u32]>,
     pub(super) maps: Box<[Arc<Map>]>,
     pub(super) space: Space,
     pub(super) arrays: Arrays,
@@ -27,43 +26,10 @@ pub struct Image {
     /// First operation and length of the program and of those in its program arrays.
     pub(super) programs: Box<[(usize, u64)]>,
     /// Length of each function, by its first operation.
-    functions: BTreeMap<usize, u64>,
+    pub(super) functions: BTreeMap<usize, u64>,
 }
 
 impl Image {
-    /// Checks the program. `maps` are those of [`Program::maps`] in order. Pass the same `Arc` to programs
-    /// that share a map.
-    ///
-    /// # Errors
-    /// [`LoadError`] if the machine cannot run the program.
-    pub fn new(program: &Program, maps: Vec<Arc<Map>>) -> Result<Image, LoadError> {
-        let whole = |kind| LoadError { slot: 0, kind };
-        if maps.len() != program.maps.len() {
-            return Err(whole(LoadErrorKind::NumberOfMaps));
-        }
-        let space = Space::new(&maps).ok_or(whole(LoadErrorKind::MapsTooLarge))?;
-        for (index, map) in maps.iter().enumerate() {
-            fill(program, index, map);
-        }
-        let mut lowered = check::Lowered::default();
-        for part in std::iter::once(program).chain(&program.tails) {
-            check::lower(part, &maps, &space, &mut lowered)?;
-        }
-        let check::Lowered { ops, slots, programs, functions, kfuncs } = lowered;
-        Ok(Image {
-            name: program.name.clone(),
-            constant: Op::constant(&ops),
-            arrays: Arrays::new(&maps, &space),
-            ops: ops.into(),
-            slots: slots.into(),
-            kfuncs: kfuncs.into(),
-            programs: programs.into(),
-            functions,
-            maps: maps.into(),
-            space,
-        })
-    }
-
     /// Returns the name of the program.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -91,25 +57,6 @@ impl Image {
 
     pub(super) fn slot_of(&self, op: usize) -> u32 {
         self.slots.get(op).copied().unwrap_or(0)
-    }
-}
-
-/// Enters the initial values of a map of programs or maps: a program is its number, the map its index, both
-/// plus one. A program array belongs to one image.
-fn fill(program: &Program, index: usize, map: &Map) {
-    for (key, initial) in program.maps.get(index).into_iter().flat_map(|def| &def.entries) {
-        let number = match initial {
-            Initial::Map(inner) => Some(*inner),
-            Initial::Program(name) if *name == program.name => Some(0),
-            Initial::Program(name) => {
-                let position = program.tails.iter().position(|tail| tail.name == *name);
-                position.map(|position| position as u32 + 1)
-            }
-        };
-        if let Some(number) = number {
-            // A key beyond the map's size has no entry; the kernel refuses the map.
-            let _outside = map.update(&key.to_le_bytes(), &(number + 1).to_le_bytes(), UpdateMode::Any);
-        }
     }
 }
 

@@ -19,12 +19,14 @@ mod exec;
 mod extra;
 mod fuse;
 mod image;
+mod load;
 mod memory;
 mod op;
 mod outcome;
 mod output;
 mod record;
 mod replay;
+mod run;
 mod space;
 mod trace;
 

@@ -11,7 +11,7 @@ use super::image::Image;
 use super::memory::{FRAME_LEN, FRAMES, Memory};
 use super::op::{self, Code, Op, reads_src};
 use super::outcome::Outcome;
-use super::replay::{Context, Effect, EffectKind, Guard, Run, Word};
+use super::run::{Context, Effect, EffectKind, Guard, NOTES_MAX, NOTES_ROOM, Run, Word};
 use super::space::{self, Place, Space};
 use crate::helper::Helper;
 
@@ -53,12 +53,6 @@ impl Watch for Touched<'_> {
         }
     }
 }
-
-/// Maximum number of recorded inputs and effects of each kind. With more, a replay would not be cheaper than
-/// a run.
-const NOTES_MAX: usize = 32;
-/// One operation adds at most one word for each byte it reads, and two guards.
-pub(super) const NOTES_ROOM: usize = NOTES_MAX + 8;
 
 #[derive(Clone, Copy, Debug)]
 enum Value {

@@ -2,7 +2,20 @@
 
 use sys::xdp::{Rings, XskSocket};
 
-use super::sockets::SocketCounters;
+/// Counts of all queues.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SocketCounters {
+    /// System calls that made the kernel send.
+    pub(crate) kicks: u64,
+    /// Kicks after which the kernel had not taken everything, in spite of repetition.
+    pub(crate) stalls: u64,
+    /// Queues of drivers that send by interrupts only.
+    pub(crate) interrupts: u64,
+    /// Kicks while the interface was down.
+    pub(crate) down: u64,
+    /// Kicks that failed for any other reason.
+    pub(crate) errors: u64,
+}
 
 /// A socket and its rings.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::queue::Queue;
+use super::queue::{Queue, SocketCounters};
 use super::{XskError, XskStep};
 use crate::page_pool::{Audit, PagePool};
 use crate::port::TxRoom;
@@ -29,21 +29,6 @@ pub(crate) struct Sockets {
     pub(crate) counters: SocketCounters,
     /// Since when all transmit queues are full, and nothing was completed.
     full_since_ns: Option<u64>,
-}
-
-/// Counts of all queues.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct SocketCounters {
-    /// System calls that made the kernel send.
-    pub(crate) kicks: u64,
-    /// Kicks after which the kernel had not taken everything, in spite of repetition.
-    pub(crate) stalls: u64,
-    /// Queues of drivers that send by interrupts only.
-    pub(crate) interrupts: u64,
-    /// Kicks while the interface was down.
-    pub(crate) down: u64,
-    /// Kicks that failed for any other reason.
-    pub(crate) errors: u64,
 }
 
 /// The chunks at the end of a port.
