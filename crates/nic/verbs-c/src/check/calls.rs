@@ -6,9 +6,9 @@ use roxie::transport::VerbsError;
 
 use crate::observer::Kind;
 
-use super::ending::{About, Suspicion, suspect};
 use super::report::{FindingKind, report};
 use super::stack::{Site, here};
+use super::suspicion::{About, Suspicion, suspect};
 
 /// Functions that correct programs call to find out what is possible, or when it may be too late. Their
 /// refusals are answers.

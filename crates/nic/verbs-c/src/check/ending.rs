@@ -4,7 +4,6 @@ use std::ffi::{c_int, c_void};
 use std::mem;
 use std::process;
 use std::ptr;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use roxie::transport::WcStatus;
@@ -18,7 +17,8 @@ use super::objects::{Left, alive, for_each_cq};
 use super::options::lock;
 use super::report::{Failed, FindingKind, has_reported, process_started, report, report_of_failed};
 use super::stack::{Site, here, stack};
-use super::{looks, pages, waits, watch, work};
+use super::suspicion::{About, SUSPECTED, Suspicion};
+use super::{looks, pages, waits, watch};
 
 /// Shortest wait for an event that is reported when a signal ends the process: a second, in which an event
 /// thread runs on a busy machine.
@@ -26,9 +26,6 @@ const ENDED_NS: u64 = 1_000_000_000;
 
 /// The process that has opened the device last: a forked child counts as another one.
 static OPENED: AtomicU32 = AtomicU32::new(0);
-
-/// The kinds of objects that the process has created, as bits.
-static CREATED: AtomicU32 = AtomicU32::new(0);
 
 /// Registers the function that runs at the exit. This is done while the library is loaded: then the function
 /// runs after all exit handlers and destructors of the application, which may still destroy objects.
@@ -60,74 +57,6 @@ pub(super) fn start_watching() {
     }
 }
 
-/// A finding if the program fails, or never creates such an object.
-pub(super) struct Suspicion {
-    pub(super) kind: FindingKind,
-    pub(super) text: String,
-    pub(super) sites: Vec<(&'static str, Site)>,
-    pub(super) about: About,
-}
-
-/// What a suspicion is about.
-#[derive(Clone, Copy)]
-pub(super) enum About {
-    /// A refused call would have created such an object.
-    Creation(Kind),
-    /// A thread waits for a completion queue, by its address.
-    Wait {
-        cq: usize,
-        since_ns: u64,
-        /// An idle thread of a correct program waits in the same way. SIGALRM, or an exit by this thread,
-        /// suggests that the wait was too long.
-        is_idle: bool,
-    },
-    /// A message or datagram was refused, on which a program need not count. The completion queue in which
-    /// its completion is missing.
-    Loss(usize),
-}
-
-impl Suspicion {
-    /// The completion queue that a thread waits for, and since when.
-    fn wait(&self) -> Option<(usize, u64)> {
-        match self.about {
-            About::Wait { cq, since_ns, .. } => Some((cq, since_ns)),
-            _ => None,
-        }
-    }
-}
-
-/// Suspicions that a process keeps; the first ones explain the others.
-const SUSPICIONS_MAX: usize = 64;
-
-pub(super) static SUSPECTED: Mutex<Vec<Suspicion>> = Mutex::new(Vec::new());
-
-/// Keeps a suspicion; a later one of the same places replaces it.
-pub(super) fn suspect(suspicion: Suspicion) {
-    let mut suspected = lock(&SUSPECTED);
-    let is_answered = matches!(suspicion.about, About::Creation(kind) if has_created(kind));
-    // What a thread waited for when the first queue pair was destroyed is the reason.
-    let wait = suspicion.wait();
-    if is_answered || wait.is_some() && suspected.iter().any(|known| known.wait() == wait) {
-        return;
-    }
-    suspected.retain(|known| (known.kind, &known.sites) != (suspicion.kind, &suspicion.sites));
-    if suspected.len() < SUSPICIONS_MAX {
-        suspected.push(suspicion);
-    }
-}
-
-/// Whether the process has ever created such an object.
-pub(super) fn has_created(kind: Kind) -> bool {
-    CREATED.load(Ordering::Relaxed) & (1 << kind as u32) != 0
-}
-
-/// An object was created: refusals were answers to the question what is possible.
-pub(super) fn succeeded(kind: Kind) {
-    // Before the lock: a thread that suspects at this time sees the bit, or its suspicion is removed here.
-    CREATED.fetch_or(1 << kind as u32, Ordering::Relaxed);
-    lock(&SUSPECTED).retain(|known| !matches!(known.about, About::Creation(of) if of == kind));
-}
-
 extern "C" fn at_exit(status: c_int, _argument: *mut c_void) {
     if OPENED.load(Ordering::Relaxed) != process::id() {
         return;
@@ -135,7 +64,7 @@ extern "C" fn at_exit(status: c_int, _argument: *mut c_void) {
     pages::end_flights(None, true);
     looks::judge_completion(true);
     looks::judge_datagram(|_, _| true);
-    look_at_queues();
+    watch::look_at_queues();
     let is_creation = |suspicion: &mut Suspicion| matches!(suspicion.about, About::Creation(_));
     for Suspicion { kind, text, sites, .. } in lock(&SUSPECTED).extract_if(.., is_creation) {
         report(kind, &text, &sites);
@@ -158,7 +87,7 @@ extern "C" fn at_exit(status: c_int, _argument: *mut c_void) {
 
 extern "C" fn at_exit_without_status() {
     if OPENED.load(Ordering::Relaxed) == process::id() {
-        look_at_queues();
+        watch::look_at_queues();
     }
 }
 
@@ -168,7 +97,7 @@ pub(crate) fn interrupted(signal: c_int) {
         return;
     }
     pages::end_flights(None, true);
-    look_at_queues();
+    watch::look_at_queues();
     waits::missed_events(now_ns().saturating_sub(ENDED_NS));
     if !has_reported() {
         give_up(Failed::Signal(signal));
@@ -211,26 +140,6 @@ fn give_up(how: Failed) {
 /// What the application did not end: kinds, texts and where the objects were created.
 fn left() -> Vec<(FindingKind, String, Site)> {
     [leaks(), unacknowledged(), unpolled()].concat()
-}
-
-/// Reports completion queues that lost completions, and queue pairs that dropped datagrams.
-pub(super) fn look_at_queues() {
-    pages::end_flights(None, false);
-    pages::report_uses();
-    work::look_at_refusals();
-    let mut found = Vec::new();
-    for_each_cq(|object, created| {
-        if object.tail.cq.has_overflowed() {
-            found.push((object.tail.cq.capacity(), created));
-        }
-    });
-    for (capacity, created) in found {
-        let text = format!(
-            "a completion queue of {capacity} entries overflowed: completions are lost, and the queue pair \
-             is in the error state; it needs an entry for each work request that can complete before a poll"
-        );
-        report(FindingKind::CqOverflow, &text, &[("created", created)]);
-    }
 }
 
 /// Objects that the application did not destroy.

@@ -18,7 +18,9 @@ use super::memory::{self, Unmapped};
 use super::options::lock;
 use super::report::{FindingKind, report};
 use super::stack::{Site, here};
-use super::work::GRH_BYTES;
+
+/// Bytes of the GRH area in front of a received datagram.
+pub(super) const GRH_BYTES: u64 = 40;
 
 /// Completions and datagrams of a process that are watched, at most: each costs some ten microseconds.
 const LOOKS_MAX: u32 = 16;

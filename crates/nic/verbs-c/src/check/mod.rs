@@ -32,6 +32,7 @@ mod refused;
 mod report;
 mod shared_queue;
 mod stack;
+mod suspicion;
 mod waits;
 mod watch;
 mod work;
@@ -80,7 +81,7 @@ pub(crate) fn start() {
 #[cold]
 fn born(kind: Kind, object: usize) {
     objects::born(kind, object);
-    ending::succeeded(kind);
+    suspicion::succeeded(kind);
     match kind {
         Kind::Region => memory::region_begins(object),
         Kind::QueuePair => {
@@ -134,7 +135,7 @@ pub(crate) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
             lock_until(&waits::THREADS, until_ns),
             lock_until(&looks::LOOKS, until_ns),
             lock_until(&objects::OBJECTS, until_ns),
-            lock_until(&ending::SUSPECTED, until_ns),
+            lock_until(&suspicion::SUSPECTED, until_ns),
             lock_until(&report::REPORTED, until_ns),
             lock_until(&stack::SITES, until_ns),
         )

@@ -123,7 +123,7 @@ unsafe extern "C" fn post_send(
         queue.numbers.take_back(posted);
     }
     drop(queue);
-    pages::report_uses();
+    pages::report_uses(work::is_ready);
     result
 }
 

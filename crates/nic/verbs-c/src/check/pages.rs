@@ -20,10 +20,10 @@ use roxie::transport::Sge;
 use sys::guarded::pages::{Fault, Protector, Rights, hear_requests, protect as set_rights, set_protector};
 use sys::{guarded, lock_until, page_size, without_signals};
 
+use super::memory;
 use super::options::{OPTIONS, lock};
 use super::report::{FindingKind, report};
 use super::stack::{self, Captured, Site};
-use super::{memory, work};
 
 mod targets;
 
@@ -166,10 +166,9 @@ impl Protection {
         self.release()
     }
 
-    /// Ends it because the receive is complete: reports the uses of memory that the message of so many bytes
-    /// has filled.
+    /// Ends it because the receive is complete: reports the uses, of those that [`report_uses`] has kept, of
+    /// memory that the message of so many bytes has filled.
     pub(super) fn received(self, bytes: u64) {
-        report_uses();
         let is_own = |noted: &Use| self.0.contains(&noted.number);
         let uses: Vec<Use> = lock(&WAITING).iter().copied().filter(is_own).collect();
         uses.iter().filter(|noted| (noted.offset as u64) < bytes).for_each(Use::report);
@@ -238,9 +237,10 @@ pub(super) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
     Box::new((table, waiting))
 }
 
-/// Reports the uses that were noted.
+/// Reports the uses that were noted, and keeps those of receives. `is_ready` says whether a queue pair can
+/// still complete its work requests with success.
 #[cold]
-pub(super) fn report_uses() {
+pub(super) fn report_uses(is_ready: impl Fn(u32) -> bool) {
     if !HAS_USES.swap(false, Ordering::Relaxed) {
         return;
     }
@@ -251,7 +251,7 @@ pub(super) fn report_uses() {
         }
         // The memory of a failed queue pair is free, which the application may know by other means.
         let queue = noted.user.get().and_then(|user| user.queue);
-        if PROCESS.load(Ordering::Relaxed) == process::id() && queue.is_none_or(work::is_ready) {
+        if PROCESS.load(Ordering::Relaxed) == process::id() && queue.is_none_or(&is_ready) {
             noted.report();
         }
     }

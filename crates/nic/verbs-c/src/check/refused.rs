@@ -8,12 +8,12 @@ use roxie::wire::{Operation, Reth};
 use crate::ibv::qp::QpObject;
 use crate::observer::Kind;
 
-use super::ending::has_created;
 use super::memory::{REGIONS, Region};
 use super::objects::created;
 use super::options::lock;
 use super::report::FindingKind;
 use super::stack::Site;
+use super::suspicion::has_created;
 use super::work::Queue;
 
 type Sites = Vec<(&'static str, Site)>;

@@ -9,11 +9,11 @@ use sys::now_ns;
 use crate::ibv::cq::CqObject;
 use crate::ibv::events::handed_out;
 
-use super::ending::{self, About, Suspicion};
 use super::objects::{created, for_each_cq};
 use super::options::lock;
 use super::report::{FindingKind, report};
 use super::stack::{Site, here};
+use super::suspicion::{self, About, Suspicion};
 use super::work::{self, Queue};
 
 /// A poller without a result for so long waits. Half: a thread that waits for a slow peer counts. Double:
@@ -232,7 +232,7 @@ pub(super) fn suspect() {
     if LOOKS.fetch_add(1, Ordering::Relaxed) >= LOOKS_MAX {
         return;
     }
-    pictures().into_iter().for_each(ending::suspect);
+    pictures().into_iter().for_each(suspicion::suspect);
 }
 
 /// Which waits of threads for completion queues that are alive have ended by now. A wait is the address of

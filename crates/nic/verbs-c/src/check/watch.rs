@@ -10,12 +10,12 @@ use sys::{now_ns, spawn_without_signals};
 
 use crate::ibv::qp::QpObject;
 
-use super::ending;
+use super::objects::for_each_cq;
 use super::options::OPTIONS;
 use super::report::{FindingKind, report};
 use super::stack::Site;
-use super::waits;
 use super::work::{self, Queue};
+use super::{pages, waits};
 
 /// Interval of the watchdog.
 const STEP: Duration = Duration::from_millis(250);
@@ -49,7 +49,7 @@ fn run() {
         if now_ns() - before_ns > 4 * STEP.as_nanos() as u64 {
             continue;
         }
-        ending::look_at_queues();
+        look_at_queues();
         let mut stuck = Vec::new();
         work::for_each(|object, queue| {
             if let Some(status) = work::status(object) {
@@ -66,6 +66,26 @@ fn run() {
         if OPTIONS.hang_s > 0 {
             waits::missed_events(now_ns().saturating_sub(hang_ns()));
         }
+    }
+}
+
+/// Reports completion queues that lost completions, and queue pairs that dropped datagrams.
+pub(super) fn look_at_queues() {
+    pages::end_flights(None, false);
+    pages::report_uses(work::is_ready);
+    work::look_at_refusals();
+    let mut found = Vec::new();
+    for_each_cq(|object, created| {
+        if object.tail.cq.has_overflowed() {
+            found.push((object.tail.cq.capacity(), created));
+        }
+    });
+    for (capacity, created) in found {
+        let text = format!(
+            "a completion queue of {capacity} entries overflowed: completions are lost, and the queue pair \
+             is in the error state; it needs an entry for each work request that can complete before a poll"
+        );
+        report(FindingKind::CqOverflow, &text, &[("created", created)]);
     }
 }
 

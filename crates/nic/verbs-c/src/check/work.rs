@@ -21,7 +21,7 @@ use crate::ibv::qp::QpObject;
 use crate::ibv::srq::SrqObject;
 use crate::object::Object;
 
-use super::ending::{About, Suspicion};
+use super::looks::GRH_BYTES;
 use super::numbers::NumberMap;
 use super::objects::created;
 use super::options::{OPTIONS, lock};
@@ -32,7 +32,8 @@ use super::refused::{Refusal, explain};
 use super::report::{self, FindingKind, connected, disconnected, report, report_between};
 use super::shared_queue::{SharedQueue, take};
 use super::stack::{Site, here};
-use super::{ending, failures, looks, memory, races, waits};
+use super::suspicion::{About, Suspicion, suspect};
+use super::{failures, looks, memory, races, waits};
 
 /// The work requests of a queue pair that the application has not got back.
 #[derive(Debug)]
@@ -143,7 +144,7 @@ pub(super) fn queue_pair_ends(address: usize) {
     // SAFETY: the public part, which stays in memory, is read here only.
     let number = unsafe { (*object).qp_base.qp_num };
     pages::end_flights(Some(number), true);
-    pages::report_uses();
+    pages::report_uses(is_ready);
     looks::judge_datagram(|of, _| of == number);
     waits::suspect();
     let mut work = lock(&WORK);
@@ -215,7 +216,7 @@ pub(super) fn completed(polled: &[Wc]) {
         drop(work);
         lock(&queue).completed(wc, peer);
     }
-    pages::report_uses();
+    pages::report_uses(is_ready);
 }
 
 /// Whether the application gets the first failed completion of a queue pair.
@@ -275,7 +276,7 @@ fn report_refusal(number: u32, refusal: Refusal) {
     let Refusal { kind, text, sites, sender, missing_in } = refusal;
     match missing_in {
         None => report_between(kind, &text, &sites, Some((number, sender))),
-        Some(cq) => ending::suspect(Suspicion { kind, text, sites, about: About::Loss(cq) }),
+        Some(cq) => suspect(Suspicion { kind, text, sites, about: About::Loss(cq) }),
     }
 }
 
@@ -512,7 +513,10 @@ impl Queue {
         if let Some(receive) = found.as_mut().filter(|_| is_receive && !failed) {
             // A WRITE with immediate data uses the receive, not its memory.
             let bytes = if wc.opcode == WcOpcode::RecvRdmaWithImm { 0 } else { wc.byte_len };
-            receive.pages.take().into_iter().for_each(|pages| pages.received(bytes.into()));
+            if let Some(protection) = receive.pages.take() {
+                pages::report_uses(is_ready);
+                protection.received(bytes.into());
+            }
             freed(receive, self.number);
             if self.service == QpType::Ud {
                 looks::datagram(&receive.list, wc.byte_len.into(), self.number, receive.posted);
@@ -580,6 +584,3 @@ fn only_srq() -> Option<Shared<SharedQueue>> {
     let mut srqs = work.srqs.values();
     srqs.next().filter(|_| srqs.next().is_none()).map(Arc::clone)
 }
-
-/// Bytes of the GRH area in front of a received datagram.
-pub(super) const GRH_BYTES: u64 = 40;

@@ -10,7 +10,7 @@ use crate::abi::context::{ibv_context, verbs_context};
 use crate::handle::{FromC, GivenUp, typed};
 use crate::object::Object;
 
-use super::device::DeviceObject;
+use super::device_object::DeviceObject;
 use super::handles::Command;
 
 /// An open device: what precedes and follows the `ibv_context` that applications hold.

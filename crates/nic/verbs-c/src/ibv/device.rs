@@ -18,27 +18,14 @@ use crate::abi::context::{ibv_context, ibv_device, verbs_context};
 use crate::abi::device::{IBV_FORK_UNNEEDED, IBV_NODE_CA, IBV_TRANSPORT_IB};
 use crate::errno::{code, failed, given, no_memory, null};
 use crate::handle::{FromC, GivenUp, Out, typed};
-use crate::object::Object;
 use crate::observer::{observer, owned};
 use crate::refusal;
 use roxie::transport::refuse;
 
 use super::context::{ContextObject, ContextTail};
+use super::device_object::{DeviceObject, DeviceTail};
 use super::handles::Command;
 use super::{buf, cq, cq_ex, dm, flow, mw, pd_mr, post, qp, query, srq, td, wq, xrc};
-
-/// `ibv_device` and what follows it.
-pub(crate) type DeviceObject = Object<ibv_device, DeviceTail>;
-
-#[repr(C)]
-pub(crate) struct DeviceTail {
-    /// The place of rdma-core's own members. Provider libraries compare the first with their operations to
-    /// find out whether a device is theirs; zero says no.
-    rdma_core: [usize; 16],
-    pub(crate) device: Device,
-    /// Its number in this process.
-    pub(crate) index: c_int,
-}
 
 /// The devices of this process, and the object that C sees of each: the same in every list. Lists and open
 /// contexts share it, so that of a removed device is freed with the last of them.

@@ -21,6 +21,7 @@ pub(crate) mod context;
 pub(crate) mod cq;
 pub(crate) mod cq_ex;
 pub(crate) mod device;
+pub(crate) mod device_object;
 pub(crate) mod dm;
 pub(crate) mod events;
 pub(crate) mod flow;

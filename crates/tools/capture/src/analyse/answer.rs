@@ -6,18 +6,14 @@ use wire::capture::Seen;
 use wire::{NakCode, Operation, Packet, Psn, Syndrome, rnr_timer_ns};
 
 use super::Analysis;
-use super::conclude::earliest;
 use super::copies::Sighting;
 use super::direction::{Direction, Message, PendingNak, Reacknowledged, Refused};
-use super::finding::{At, Confidence, Kind, packets};
-use super::repeat::DUPLICATED_NS;
+use super::finding::{At, Confidence, Kind, earliest, packets};
 use super::request::ip_id;
 use super::sequence::refusal;
+use super::times::{DUPLICATED_NS, SLOW_NS};
 use super::window::{OVERTAKEN_MAX, Order, Window};
 use crate::clock;
-
-/// An answer that takes longer makes a finding.
-pub(super) const SLOW_NS: u64 = 1_000_000_000;
 
 /// Longer than a round trip: a NAK of a younger direction may be for a transmission before the capture.
 const YOUNG_NS: u64 = 1_000_000;

@@ -8,10 +8,10 @@ use std::net::IpAddr;
 use wire::Service;
 
 use super::Analysis;
-use super::answer::SLOW_NS;
-use super::direction::Timeout;
-use super::finding::{At, Confidence, Kind};
+use super::direction::{Stray, Timeout};
+use super::finding::{Confidence, Kind, earliest};
 use super::quality::Gaps;
+use super::times::SLOW_NS;
 use super::window::OVERTAKEN_MAX;
 use crate::clock;
 
@@ -286,7 +286,7 @@ impl Analysis {
     }
 
     /// Reports a NAK of a connection without any request that it could answer.
-    fn unpaired_nak(&mut self, index: usize, stray: super::sequence::Stray) {
+    fn unpaired_nak(&mut self, index: usize, stray: Stray) {
         let text = format!(
             "{} expects PSN {} (NAK PSN sequence error in packet {}), and the requests of that connection \
              were not captured, or several fit: either the two ends were connected with different numbers \
@@ -316,7 +316,7 @@ impl Analysis {
         hosts
     }
 
-    fn different_numbers(&mut self, index: usize, stray: super::sequence::Stray) {
+    fn different_numbers(&mut self, index: usize, stray: Stray) {
         let direction = &mut self.directions[index];
         let is_older = (0..=OVERTAKEN_MAX).contains(&direction.first_request.1.distance_from(stray.psn));
         if is_older && !stray.is_nak {
@@ -385,11 +385,6 @@ impl Analysis {
             }
         }
     }
-}
-
-/// The earliest of some packets; number 0 is none.
-pub(super) fn earliest(packets: impl IntoIterator<Item = At>) -> At {
-    packets.into_iter().filter(|at| at.number != 0).min_by_key(|at| at.number).unwrap_or_default()
 }
 
 /// The element of an iterator that has one.

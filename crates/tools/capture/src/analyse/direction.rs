@@ -4,15 +4,13 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv6Addr};
 
 use wire::capture::Seen;
-use wire::{Operation, Psn, Qpn, Service};
+use wire::{Msn, Operation, Psn, Qpn, Service};
 
 use super::copies::Point;
 use super::finding::At;
 use super::histogram::Histogram;
 use super::keys::{Access, Keys};
 use super::numbering::Numbering;
-use super::pause::Pauses;
-use super::sequence::{MsnSeen, Stray};
 use super::window::Window;
 
 /// Most messages in flight that are followed; above it the oldest one counts as completed.
@@ -506,4 +504,46 @@ impl Direction {
         let (low, high) = self.counts.sizes.unwrap_or((bytes, bytes));
         self.counts.sizes = Some((low.min(bytes), high.max(bytes)));
     }
+}
+
+/// The latest message sequence number of a responder.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MsnSeen {
+    pub(super) msn: Msn,
+    pub(super) psn: Psn,
+    pub(super) at: At,
+    /// Messages begun, and packets missing, until then.
+    pub(super) begun: u64,
+    /// Messages that were open: the responder may have counted them or not.
+    pub(super) open: u64,
+}
+
+/// Answers of a direction to requests that are not known.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stray {
+    /// The first one.
+    pub(super) at: At,
+    /// Its sequence number.
+    pub(super) psn: Psn,
+    /// It is a NAK: the number is the one that the responder expects.
+    pub(super) is_nak: bool,
+    /// It is an RNR NAK or a NAK that ends the connection: its number says nothing.
+    pub(super) is_refusal: bool,
+    /// One of them was such a NAK, and is reported.
+    pub(super) has_refusal: bool,
+    pub(super) count: u64,
+}
+
+/// The longest times between two requests of a direction.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pauses {
+    pub(super) longest: u64,
+    pub(super) second: u64,
+    /// The request packets around the longest one.
+    pub(super) around: (At, At),
+    /// Request packets before the longest one, and all.
+    pub(super) before: u64,
+    pub(super) requests: u64,
+    /// A request was unanswered during the longest one.
+    pub(super) was_open: bool,
 }

@@ -341,3 +341,8 @@ pub fn subject(seen: &Seen<'_>) -> String {
     let qp = seen.bth.map(|bth| format!(" QP {}", bth.dest_qp)).unwrap_or_default();
     format!("{} > {}{qp}", seen.ip.src(), seen.ip.dst())
 }
+
+/// The earliest of some packets; number 0 is none.
+pub(super) fn earliest(packets: impl IntoIterator<Item = At>) -> At {
+    packets.into_iter().filter(|at| at.number != 0).min_by_key(|at| at.number).unwrap_or_default()
+}

@@ -26,6 +26,7 @@ mod repeat;
 mod request;
 mod sequence;
 mod summary;
+mod times;
 mod undecoded;
 mod verdict;
 mod window;
@@ -49,14 +50,13 @@ pub use verdict::Verdict;
 
 use crate::decode::{self, Decoded};
 use crate::source::{Record, Source};
-use conclude::earliest;
 use control::Links;
 use copies::{Copies, Point, Sighting};
 use device::Peers;
-use finding::{Findings, subject};
+use finding::{Findings, earliest, subject};
 use fragments::Fragments;
-use repeat::{DUPLICATED_NS, SAME_ID_NS};
 use request::ip_id;
+use times::{DUPLICATED_NS, SAME_ID_NS};
 
 /// Directions followed; packets of further ones are counted in [`Totals::not_followed`].
 const DIRECTIONS_MAX: usize = 1 << 16;

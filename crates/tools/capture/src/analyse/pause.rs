@@ -3,29 +3,15 @@
 use wire::Position;
 
 use super::Analysis;
-use super::answer::SLOW_NS;
 use super::direction::Inside;
 use super::finding::{At, Kind};
+use super::times::SLOW_NS;
 use crate::clock;
 
 /// Fewest requests before and after a pause.
 const BUSY_MIN: u64 = 8;
 /// A pause is this many times as long as all others: a program that sends once a second does not pause.
 const OUTSTANDING: u64 = 20;
-
-/// The longest times between two requests of a direction.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Pauses {
-    longest: u64,
-    second: u64,
-    /// The request packets around the longest one.
-    around: (At, At),
-    /// Request packets before the longest one, and all.
-    before: u64,
-    requests: u64,
-    /// A request was unanswered during the longest one.
-    was_open: bool,
-}
 
 impl Analysis {
     /// Looks at the time between the request packet `at` and the one before.

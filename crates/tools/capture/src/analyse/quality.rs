@@ -2,9 +2,8 @@
 
 use std::fmt;
 
-use super::conclude::earliest;
 use super::direction::Key;
-use super::finding::At;
+use super::finding::{At, earliest};
 use super::{Analysis, Kind, Totals};
 use crate::shell::quote;
 

@@ -10,18 +10,13 @@ use super::Analysis;
 use super::copies::Sighting;
 use super::direction::{PendingNak, Refused, verb};
 use super::finding::{At, Confidence, Kind, packets};
-use super::request::{OUT_OF_ORDER_NS, always_answered, read_span};
+use super::request::{always_answered, read_span};
+use super::times::{DUPLICATED_NS, OUT_OF_ORDER_NS, SAME_ID_NS};
 use super::window::Slot;
 use crate::clock;
 
-/// An identical copy within this time was duplicated in transit, and is not a retransmission. Shorter than
-/// the time after which roxie sends a probe.
-pub(super) const DUPLICATED_NS: u64 = 200_000;
 /// The same for a retransmission: a requester that gets late answers repeats it soon, and packets in order.
 const TWIN_NS: u64 = 20_000;
-/// The same for hosts that number their packets. Longer than any delay in a network; 2^16 packets of 64 bytes
-/// take 40 ms at 1 Gbit/s, after which identifications repeat.
-pub(super) const SAME_ID_NS: u64 = 30_000_000;
 /// What a duplicate means, unless nearly all packets are duplicated.
 const DUPLICATES: &str = " A device between the hosts duplicates them.";
 /// Another cause, if the host does not number its packets (IP identification).

@@ -8,11 +8,9 @@ use super::Analysis;
 use super::direction::{Direction, Inside, Message, PendingNak, Unseen};
 use super::finding::{At, Confidence, Kind};
 use super::keys::Access;
+use super::times::OUT_OF_ORDER_NS;
 use super::window::{Order, Slot};
 
-/// Longest delay of a packet that counts as out of order and not as retransmitted, if IP identifications do
-/// not tell.
-pub(super) const OUT_OF_ORDER_NS: u64 = 20_000_000;
 /// A NAK or a retransmission within this time after an out-of-order packet is its consequence.
 const REORDERING_NS: u64 = 50_000_000;
 /// Payload bytes of a full packet, for each path MTU of the IBA.

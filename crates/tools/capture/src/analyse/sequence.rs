@@ -1,10 +1,10 @@
 //! Checks that consecutive packets fit together: opcodes, lengths, message sequence numbers, and ACKs of
 //! requests that were not captured.
 
-use wire::{Msn, NakCode, Operation, Packet, Position, Psn, Syndrome};
+use wire::{NakCode, Operation, Packet, Position, Psn, Syndrome};
 
 use super::Analysis;
-use super::direction::{Direction, Inside};
+use super::direction::{Direction, Inside, MsnSeen, Stray};
 use super::finding::{At, Kind, packets};
 use super::window::WINDOW_MAX;
 
@@ -18,34 +18,6 @@ const MSN_STEPS_MIN: u32 = 3;
 /// A gap report is an ACK for a packet 1536 or more before the gap. Half of that, because the capture may
 /// lack packets.
 const GAP_REPORT_AGE: i32 = 768;
-
-/// The latest message sequence number of a responder.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct MsnSeen {
-    msn: Msn,
-    psn: Psn,
-    at: At,
-    /// Messages begun, and packets missing, until then.
-    begun: u64,
-    /// Messages that were open: the responder may have counted them or not.
-    open: u64,
-}
-
-/// Answers of a direction to requests that are not known.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Stray {
-    /// The first one.
-    pub(super) at: At,
-    /// Its sequence number.
-    pub(super) psn: Psn,
-    /// It is a NAK: the number is the one that the responder expects.
-    pub(super) is_nak: bool,
-    /// It is an RNR NAK or a NAK that ends the connection: its number says nothing.
-    pub(super) is_refusal: bool,
-    /// One of them was such a NAK, and is reported.
-    pub(super) has_refusal: bool,
-    pub(super) count: u64,
-}
 
 impl Analysis {
     /// Checks that the opcode of the packet behind a captured one may follow it.
