@@ -117,11 +117,14 @@ impl Shared {
     }
 }
 
-/// Runs the cases that `args` choose, two at a time if both may run beside others, unless `args` say
+/// Cases that may run beside others and do so at the same time: their programs sleep for a third of their time.
+const AT_ONCE: usize = 3;
+
+/// Runs the cases that `args` choose, [`AT_ONCE`] if all of them may run beside others, unless `args` say
 /// otherwise. `name` is the directory of the outputs, and of the file `durations`.
 #[must_use]
 pub fn run(name: &str, mut args: Arguments, mut cases: Vec<Case>) -> ExitCode {
-    args.test_threads = args.test_threads.or(Some(2));
+    args.test_threads = args.test_threads.or(Some(AT_ONCE));
     if args.list {
         let listed = cases.into_iter().map(|case| Trial::test(case.name, || Ok(())));
         return libtest_mimic::run(&args, listed.collect()).exit_code();
