@@ -35,6 +35,7 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
             case(place, "roxie env", "sh", environment),
             case(place, "roxie run without a command to run", "taskset", refusals),
             case(place, "roxie run keeps exit codes", "sh", exit_codes),
+            case(place, "roxie pair", "rping", pairs),
             case(place, "roxie run starts fast", "ibv_devices", starts_fast),
             case(place, "roxie on a stack of 64 KiB", "rping", small_stack),
         ]);
@@ -219,6 +220,43 @@ fn refusals(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
 fn exit_codes(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let ended = roxie(lab, place, Side::Server, name, &["run", "--", "sh", "-c", "exit 42"])?;
     if ended.code() == Some(42) { Ok(()) } else { Err(ended.describe()) }
+}
+
+/// The client starts when the server listens by TCP or rdma_cm. The exit code is that of the program that
+/// fails. A server that goes on is ended.
+fn pairs(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let port = lab.port().to_string();
+    let pair = |words: &[&str]| {
+        roxie(
+            lab,
+            place,
+            Side::Server,
+            name,
+            &[&["pair", "--netdev", lab.netdev(place), "--"], words].concat(),
+        )
+    };
+    let late = format!("sleep 1; exec rping -s -a 127.0.0.1 -C 3 -p {port}");
+    let client = ["rping", "-c", "-a", "127.0.0.1", "-C", "3", "-v", "-p", &port];
+    says(&good(pair(&[&["sh", "-c", &late, "--"][..], &client].concat())?)?, "ping data: rdma-ping-2")?;
+    let program = lab.roxie().display().to_string();
+    let checked = [&[&program[..], "check"], &client[..]].concat();
+    let server = ["rping", "-s", "-a", "127.0.0.1", "-C", "3", "-p", &port, "--"];
+    let ended = good(pair(&[&server[..], &checked].concat())?)?;
+    if ended.output.contains("did not use RDMA") {
+        return Err(ended.describe());
+    }
+    let serve = "import socket, time; s = socket.create_server(('127.0.0.1', 0)); time.sleep(99)";
+    let server = ["python3", "-c", serve, "--"];
+    for (client, code) in [("exit 0", 0), ("exit 42", 42)] {
+        let ended = pair(&[&server[..], &["sh", "-c", client]].concat())?;
+        says(&ended, "the server still runs 3 s after the client ended")?;
+        if ended.code() != Some(code) {
+            return Err(ended.describe());
+        }
+    }
+    let ended = pair(&["sh", "-c", "exit 3", "--", "echo", "a client"])?;
+    says(&ended, "the server ended before it listened")?;
+    if ended.code() == Some(3) && !ended.output.contains("a client") { Ok(()) } else { Err(ended.describe()) }
 }
 
 /// The program and its threads have such stacks, too.

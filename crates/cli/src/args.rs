@@ -18,6 +18,7 @@ use crate::interop::InteropArgs;
 use crate::lab::args::{HoldArgs, LabArgs};
 use crate::metrics::MetricsArgs;
 use crate::own::args::OwnArgs;
+use crate::pair::PairArgs;
 use crate::run_args::RunArgs;
 use crate::sim::args::SimArgs;
 use crate::top::TopArgs;
@@ -47,6 +48,7 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(RunArgs),
+    Pair(PairArgs),
     Check(CheckArgs),
     Trace(Box<TraceArgs>),
     Env(EnvArgs),
@@ -82,6 +84,7 @@ impl Command {
     pub(crate) fn program(&self) -> Option<&OsString> {
         match self {
             Command::Run(args) => args.command.first(),
+            Command::Pair(args) => args.run.command.first(),
             Command::Check(args) => args.run.command.first(),
             Command::Trace(args) => args.run.command.first(),
             _ => None,
@@ -126,6 +129,11 @@ mod tests {
         let args = Args::parse_from(["roxie", "run", "rping", "-s", "--name", "x"]);
         let Command::Run(run) = args.command else { panic!("run") };
         assert_eq!(run.command, ["rping", "-s", "--name", "x"]);
+        for line in ["roxie lab exec h1 --run -- prog --run", "roxie lab exec --run h1 prog --run"] {
+            let Command::Lab(lab) = Args::parse_from(line.split(' ')).command else { panic!("lab") };
+            let crate::lab::args::LabCommand::Exec(exec) = lab.command else { panic!("exec") };
+            assert!(exec.run && exec.host == "h1" && exec.command == ["prog", "--run"], "{exec:?}");
+        }
         let args = ["roxie", "run", "--device", "a=lo,b=eth0", "--", "true"];
         let Command::Run(run) = Args::parse_from(args).command else { panic!("run") };
         let pairs = run.nic.device.device.expect("given");

@@ -51,6 +51,7 @@ mod output;
 mod own;
 #[cfg(test)]
 mod pages_tests;
+mod pair;
 mod processes;
 mod program;
 mod recording;
@@ -84,6 +85,7 @@ pub fn main() -> ExitCode {
         Command::Capture(args) => return exit(capture::run(&args)),
         Command::Interop(args) => return exit(interop::run(&args)),
         Command::Run(args) => return exit(run::run(&args)),
+        Command::Pair(args) => return exit(pair::run(&args)),
         Command::Check(args) => return exit(check::run(&args)),
         Command::Trace(args) => return exit(trace::run(&args)),
         Command::Top(args) => top::run(&args),

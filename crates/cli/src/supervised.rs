@@ -84,7 +84,7 @@ pub(crate) fn supervise(
     // blocked signals.
     let recording = recording.map(Prepared::start).transpose()?;
     loop {
-        wait(&signals);
+        wait(&signals, STEP_MS);
         pass_on(&signals, &child.0)?;
         step()?;
         if let Some(status) = child.0.try_wait().during("waiting for the command")? {
@@ -97,13 +97,13 @@ pub(crate) fn supervise(
 const SIGNALED: i32 = 128;
 
 /// The exit code of the command, as shells report it.
-fn exit_code(status: ExitStatus) -> ExitCode {
+pub(crate) fn exit_code(status: ExitStatus) -> ExitCode {
     let code = status.code().or_else(|| status.signal().map(|signal| SIGNALED + signal));
     ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
 }
 
 /// The command: it does not outlive this process, which may fail to read or to print what it has found.
-struct Supervised(Child);
+pub(crate) struct Supervised(pub(crate) Child);
 
 impl Drop for Supervised {
     fn drop(&mut self) {
@@ -133,11 +133,11 @@ fn pid(child: &Child) -> Pid {
     Pid::from_raw(child.id() as i32)
 }
 
-/// Waits for a signal, and for [`STEP_MS`] at most.
-fn wait(signals: &Ending) {
+/// Waits for a signal, and so many milliseconds at most.
+pub(crate) fn wait(signals: &Ending, most_ms: u16) {
     let mut fds = [PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
     // An error is an early end of the wait.
-    poll(&mut fds, PollTimeout::from(STEP_MS)).ok();
+    poll(&mut fds, PollTimeout::from(most_ms)).ok();
 }
 
 /// Sends the command what a process has sent here. The terminal has sent its signals to both.

@@ -108,7 +108,7 @@ pub(crate) struct ExecArgs {
     /// The host: h1, h2, ...
     pub(crate) host: String,
     /// Program and its arguments
-    #[arg(required = true, last = true, value_name = "COMMAND")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }
 

@@ -109,8 +109,9 @@ mod tests {
     use crate::args::Args;
 
     /// Commands that print no data, or data in another format: Prometheus, HTML, pcap, CDI.
-    const WITHOUT_JSON: [&str; 28] = [
+    const WITHOUT_JSON: [&str; 29] = [
         "run",
+        "pair",
         "cdi",
         "xdp attach",
         "xdp detach",
