@@ -67,10 +67,19 @@ fn unused(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
         good(roxie(lab, place, Side::Server, name, &[&["run", "--netdev", "lo"], words].concat())?)
     };
     says(&run(&["--", "true"])?, "roxie: true did not use RDMA: it loaded no RDMA library\n")?;
-    let list = run(&["--", "ibv_devices"])?;
-    let opened_none = "and opened none of roxie's devices ('roxie devinfo' lists them)\n";
-    says(&list, &format!("roxie: ibv_devices did not use RDMA: it loaded libibverbs.so.1, {opened_none}"))?;
-    for silent in [&["--quiet", "--", "ibv_devices"][..], &["--", "bash", "-c", "ibv_devinfo; exit 0"]] {
+    let other_name = run(&["--", "bash", "-c", "ib_write_bw -d none; exit 0"])?;
+    says(&other_name, "roxie: bash did not use RDMA: it loaded ")?;
+    says(&other_name, ", and opened none of roxie's devices ('roxie devinfo' lists them)\n")?;
+    // A name that the shell makes: the words do not tell what starts.
+    let opens = format!("name=devinfo; ibv_$name && {} run -- ibv_$name; exit 0", lab.roxie().display());
+    let nested = format!("name=devinfo; {} run -- ibv_$name; exit 0", lab.roxie().display());
+    let silent = [
+        ["--quiet", "--", "true"].as_slice(),
+        &["--", "ibv_devices"],
+        &["--", "sh", "-c", &opens],
+        &["--", "sh", "-c", &nested],
+    ];
+    for silent in silent {
         let ended = run(silent)?;
         if ended.output.contains(UNUSED) {
             return Err(ended.describe());

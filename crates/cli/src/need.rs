@@ -21,6 +21,8 @@ const LAUNCHERS: [&str; 6] = ["python", "mpirun", "mpiexec", "orterun", "prterun
 /// A program with such a name reads the files and loads no verbs library: infiniband-diags, and scripts of
 /// NIC vendors.
 const READERS: [&str; 4] = ["ibstat", "ibstatus", "ibdev2netdev", "show_gids"];
+/// A program with such a name shows devices, also if it opens none of them.
+const VIEWERS: [&str; 2] = ["ibv_devices", "ibv_devinfo"];
 /// Words of a command that are looked at. Programs stand at its beginning.
 const WORDS_MAX: usize = 64;
 
@@ -28,12 +30,14 @@ const WORDS_MAX: usize = 64;
 /// the environment.
 pub(crate) fn device_files(command: &[OsString], mut variables: impl Iterator<Item = OsString>) -> bool {
     variables.any(|name| name.to_string_lossy().starts_with("UCX_"))
-        || any_word(command, |word| word.starts_with("UCX_") || is_reader(word) || is_name_of_user(word))
+        || any_word(command, |word| {
+            word.starts_with("UCX_") || is_one_of(word, &READERS) || is_name_of_user(word)
+        })
 }
 
-/// True if `command` is a tool that reads the device files only, or starts one.
-pub(crate) fn only_files(command: &[OsString]) -> bool {
-    any_word(command, is_reader)
+/// True if `command` is a tool that shows devices, or starts one.
+pub(crate) fn only_shows(command: &[OsString]) -> bool {
+    any_word(command, |word| is_one_of(word, &READERS) || is_one_of(word, &VIEWERS))
 }
 
 /// True if the program of `command` is linked to a verbs library.
@@ -49,8 +53,8 @@ fn any_word(command: &[OsString], is_it: impl Fn(&str) -> bool) -> bool {
     words.take(WORDS_MAX).any(is_it)
 }
 
-fn is_reader(word: &str) -> bool {
-    Path::new(word).file_name().is_some_and(|name| READERS.iter().any(|reader| *reader == name))
+fn is_one_of(word: &str, names: &[&str]) -> bool {
+    Path::new(word).file_name().is_some_and(|name| names.iter().any(|one| *one == name))
 }
 
 fn is_name_of_user(word: &str) -> bool {
@@ -106,6 +110,10 @@ mod tests {
         assert!(needs(&["sh", "-c", &format!("cd /; {} -n 2 x", path("mpiexec.hydra"))]));
         assert!(needs(&["env", "UCX_TLS=rc", "x"]));
         assert!(needs(&["ibstatus"]) && needs(&["sh", "-c", "/usr/sbin/ibstat -l;"]) && !needs(&["ibstats"]));
+        let shows = |words: &[&str]| only_shows(&words.iter().map(OsString::from).collect::<Vec<_>>());
+        assert!(
+            shows(&["ibv_devices"]) && shows(&["/usr/bin/ibv_devinfo", "-l"]) && !shows(&["ib_write_bw"])
+        );
         assert!(!needs(&[&path("other"), "--python3", "-x"]) && !needs(&["sh", "-c", "exit 42"]));
         assert!(device_files(&[], ["UCX_TLS".into()].into_iter()));
         std::fs::remove_dir_all(dir).expect("cleaned");

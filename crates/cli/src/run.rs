@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use crate::chaos::Chosen;
 use crate::command_dir::{CommandDir, Purpose};
 use crate::failure::Outcome;
-use crate::program::{become_command, blind_to_us, found};
+use crate::program::{become_command, blind_to_us, found, is_in_another_run};
 use crate::run_args::RunArgs;
 use crate::{chaos, need, supervised};
 
@@ -39,7 +39,8 @@ fn execute(args: &RunArgs) -> Outcome {
         variables => variables?,
     };
     let may_load_us = found(&args.command).is_some_and(|program| blind_to_us(&program).is_none());
-    let tells = !args.is_quiet() && may_load_us && !need::only_files(&args.command);
+    let is_told = need::only_shows(&args.command) || is_in_another_run();
+    let tells = !args.is_quiet() && may_load_us && !is_told;
     let report = tells.then(|| CommandDir::new(Purpose::Run)).transpose()?;
     variables.extend(report.iter().map(|dir| ("ROXIE_RUN", dir.path().into())));
     // Drops `report`, which removes its directory, only if the command could not be started.

@@ -111,7 +111,7 @@ impl RunArgs {
                     && !device_files::exist(&devinfo::open(&self.nic.device, None)?)
                     && let Err(failure) = make()
                 {
-                    failure.of("no device files, so the command will not find the device").print();
+                    failure.of("no device files, which UCX and tools of NIC vendors need").print();
                 }
                 Ok(())
             }

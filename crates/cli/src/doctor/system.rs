@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::net::UdpSocket;
+use std::process::{Command, Stdio};
 
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::socket::{setsockopt, sockopt};
-use roxie::registry;
+use roxie::registry::{self, is_root};
 
 use super::Check;
 
@@ -109,7 +110,8 @@ fn user_namespaces() -> Check {
     const NAME: &str = "user namespaces";
     let allowed = number("/proc/sys/user/max_user_namespaces").is_none_or(|n| n > 0)
         && number("/proc/sys/kernel/unprivileged_userns_clone").is_none_or(|n| n > 0)
-        && number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").is_none_or(|n| n == 0);
+        && number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").is_none_or(|n| n == 0)
+        && (is_root() || makes_one());
     let text = if allowed {
         "allowed: 'roxie run --device-files' works without root (for UCX and other readers of \
          /sys/class/infiniband)"
@@ -118,6 +120,15 @@ fn user_namespaces() -> Check {
          /sys/class/infiniband)"
     };
     Check::note(NAME, text)
+}
+
+/// Whether this user can have one here: a container or chroot(2) may refuse it.
+fn makes_one() -> bool {
+    let mut run = Command::new("/proc/self/exe");
+    run.args(["run", "--quiet", "--device-files=on", "--", "true"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    run.status().is_ok_and(|status| status.success())
 }
 
 fn number(path: &str) -> Option<u64> {

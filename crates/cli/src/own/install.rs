@@ -124,7 +124,10 @@ pub(super) fn install(args: &InstallArgs, roxie: &clap::Command) -> Outcome {
     terminal::print(&format!("installed {} ({} files)", program.display(), files.len()));
     terminal::print("next: roxie demo; remove it with 'roxie self remove'");
     match search(Path::new("roxie")) {
-        None => terminal::print(&format!("{} is not in PATH: add it", dir_of(&program).display())),
+        None => {
+            let dir = dir_of(&program).display();
+            terminal::print(&format!("PATH does not name its directory: export PATH=\"{dir}:$PATH\""));
+        }
         Some(first) if !same_file(&first, &program) => {
             terminal::print(&format!("PATH finds {} first", first.display()));
         }
