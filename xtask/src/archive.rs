@@ -1,4 +1,4 @@
-//! The tar.gz: the tree of an installation, without manifest, and the texts.
+//! The tar.gz: the tree of an installation, without manifest, the texts and the book.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,6 +15,8 @@ pub(crate) fn make(release: &Release) -> Outcome<PathBuf> {
     let work = release.work("archive")?;
     copy_tree(&release.tree, &work.join(&name))?;
     texts(release, &work.join(&name))?;
+    // The links of README.md lead there.
+    run(Command::new("cp").arg("-a").arg(release.root.join("docs")).arg(work.join(&name)))?;
     let path = release.out.join(format!("{name}.tar.gz"));
     tar(release, &work, &name, &path)?;
     Ok(path)

@@ -1,5 +1,7 @@
 """RDMA programs on machines without RDMA hardware."""
 
+from __future__ import annotations
+
 import os
 import shlex
 import subprocess

@@ -20,7 +20,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Register the option; start pytest anew if it is given."""
     parser.addoption(OPTION, action="store_true", help="run the tests on roxie's RDMA device")
     if OPTION in sys.argv[1:] and not is_active():
-        words = command([sys.executable, *sys.orig_argv[1:]])
+        # Python 3.9 does not know how it was started.
+        given = getattr(sys, "orig_argv", [sys.executable, "-m", "pytest", *sys.argv[1:]])
+        words = command([sys.executable, *given[1:]])
         os.execv(words[0], words)
 
 
