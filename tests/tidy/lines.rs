@@ -6,7 +6,7 @@ use crate::tree::File;
 /// The folders, and the most production lines of each. A change that adds lines takes as many away, or says
 /// in its commit what they are for.
 const MOST: [(&str, usize); 6] = [
-    ("crates/nic/", 67_230),
+    ("crates/nic/", 67_245),
     ("crates/xdp/", 10_130),
     ("crates/tools/", 10_040),
     ("crates/lab/", 9_140),

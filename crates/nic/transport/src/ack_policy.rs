@@ -9,13 +9,16 @@
 //! - it ends a message, no other message follows at once, and an ACK is wanted for something sent since the
 //!   last AckReq.
 //!
-//! An ACK is wanted for a message that is signaled (the application waits for its completion), for payload
-//! that is read from application memory if it must be retransmitted (the application may reuse that memory
-//! when the peer's reply shows that the message arrived), for a message that does not reply to a request of
-//! the peer (it may be the first of many, and the ACK releases the batch behind it), and for a message that
-//! go-back-N retransmits. All other messages are unsignaled inline or empty replies. They leave without
-//! AckReq until [`UNSIGNALED_MAX`] of them, or half a send queue, wait for an ACK, or until this side has
-//! sent no packet for [`ASK_AFTER_SILENCE_NS`]; then the requester retransmits the newest packet with AckReq.
+//! An ACK is wanted for a message that is signaled (the application waits for its completion), for a message
+//! that does not reply to a request of the peer (it may be the first of many, and the ACK releases the batch
+//! behind it), and for a message that go-back-N retransmits. All other messages are unsignaled replies. They
+//! leave without AckReq until [`UNSIGNALED_MAX`] of them, or half a send queue, wait for an ACK, or until
+//! this side has sent no packet for [`ASK_AFTER_SILENCE_NS`]; then the requester retransmits the newest
+//! packet with AckReq.
+//!
+//! The application may reuse the memory of such a message when the peer's next message shows that it arrived.
+//! A retransmission may then have other bytes; the responder has executed the packet and discards them. If
+//! the memory cannot be read any more, the retransmission is left out, and the next message asks.
 //!
 //! # When a responder delays an ACK
 //! ACKs are coalesced over a receive batch: one ACK leaves at its end. It is delayed further only in a
@@ -34,8 +37,7 @@
 //!
 //! The delayed ACK leaves behind the last packet of the next request. It leaves alone
 //! - at its deadline. For programs that spin on memory that is [`ACK_DELAY_MAX_NS`] after the batch with the
-//!   first packet that asked for it. Otherwise it is the next poll that looks at the clock: the application
-//!   polls again before it replies;
+//!   first packet that asked for it, otherwise [`POLLED_DELAY_NS`], at the next poll that looks at the clock;
 //! - when a duplicate arrives;
 //! - when the queue pair is about to leave its connection. Then the ACK covers every executed request, also
 //!   one without AckReq, because the peer's requests without an ACK fail when the peer learns of the end.
@@ -53,10 +55,11 @@
 //!
 //! # What a foreign peer sees
 //! Requests without AckReq, as IBA 9.7.5.1 permits, and late ACKs: at most 250 us after a WRITE without
-//! immediate, else until the application polls again. If it stops polling, the ACK leaves when the progress
-//! thread notices that, after some milliseconds. All of this is far below the Local CA ACK Delay that the
-//! device reports (134 ms), from which connection managers derive timeouts; only a small `timeout` (5 is 131
-//! us, 10 is 4 ms) is shorter. A response to a READ or atomic, or a NAK, acknowledges in place of the ACK.
+//! immediate, else after 20 us and the next poll. If the application stops polling, the ACK leaves when the
+//! progress thread notices that, after some milliseconds. All of this is far below the Local CA ACK Delay
+//! that the device reports (134 ms), from which connection managers derive timeouts; only a small `timeout`
+//! (5 is 131 us, 10 is 4 ms) is shorter. A response to a READ or atomic, or a NAK, acknowledges in place of
+//! the ACK.
 
 use crate::in_flight::{PROBE_MIN_NS, full_packets};
 use crate::time::Instant;
@@ -79,6 +82,11 @@ pub(crate) const ASK_AFTER_SILENCE_NS: u64 = PROBE_MIN_NS;
 /// which would then retransmit.
 pub(crate) const ACK_DELAY_MAX_NS: u64 = 250_000;
 const _: () = assert!(ACK_DELAY_MAX_NS < PROBE_MIN_NS);
+/// No ACK is delayed for longer (20 us) if an application thread has received the message by polling. A
+/// program that waits for the completion of its last send before it replies polls some more times, until the
+/// peer's ACK behind its message arrives: 3 to 10 us later. At half, the ACK leaves alone before the reply on
+/// a slow machine. At double, a peer that waits for its completion, because no reply comes, waits longer.
+const POLLED_DELAY_NS: u64 = 20_000;
 /// Ping-pong rounds before the first ACK is delayed.
 const ROUNDS_MIN: u16 = 2;
 /// A ping-pong of this many rounds is stable: an ACK that leaves alone then halves the required number of
@@ -96,9 +104,8 @@ fn ack_interval(mtu: usize) -> u64 {
 pub(crate) struct Outgoing {
     /// It is the last packet of its message.
     pub(crate) ends_message: bool,
-    /// Its message is signaled, or its payload is read from application memory again when it is
-    /// retransmitted.
-    pub(crate) is_awaited: bool,
+    /// The application waits for the completion of its message.
+    pub(crate) is_signaled: bool,
     /// No packet can follow it now: the window or the budget is used up, or the rate demands a pause.
     pub(crate) is_last_allowed: bool,
     /// It was sent before.
@@ -113,8 +120,8 @@ pub(crate) struct AckRequests {
     packets: u32,
     /// Messages that end in these packets.
     messages: u32,
-    /// An ACK is wanted for one of them.
-    is_awaited: bool,
+    /// One of them is signaled.
+    is_signaled: bool,
     /// A request of the peer has arrived since the last message left.
     is_reply: bool,
 }
@@ -124,6 +131,12 @@ impl AckRequests {
     #[inline]
     pub(crate) fn peer_request_arrived(&mut self) {
         self.is_reply = true;
+    }
+
+    /// Whether a request of the peer has arrived since the last message left.
+    #[inline]
+    pub(crate) fn is_reply(&self) -> bool {
+        self.is_reply
     }
 
     /// A mid-message packet leaves without AckReq.
@@ -156,9 +169,9 @@ impl AckRequests {
         self.packets += 1;
         if packet.ends_message {
             self.messages += 1;
-            self.is_awaited |= packet.is_awaited;
+            self.is_signaled |= packet.is_signaled;
         }
-        let is_wanted = self.is_awaited
+        let is_wanted = self.is_signaled
             || !self.is_reply
             || packet.is_retransmission
             || self.messages >= UNSIGNALED_MAX.min(packet.half_queue);
@@ -274,8 +287,7 @@ impl AckDelay {
         } else if self.silent_rounds >= self.rounds_required {
             Some(ACK_DELAY_MAX_NS)
         } else {
-            // The next poll comes after the reply, or is the deadline.
-            (is_polled && is_quick && self.rounds >= self.rounds_required).then_some(1)
+            (is_polled && is_quick && self.rounds >= self.rounds_required).then_some(POLLED_DELAY_NS)
         };
         self.owed = match delay_ns {
             Some(delay_ns) => {

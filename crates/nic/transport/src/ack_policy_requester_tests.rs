@@ -1,7 +1,7 @@
 //! When the requester sets AckReq. The first PSN is 500, the path MTU
 //! 1024.
 
-use wire::{Opcode, Rkey};
+use wire::{NakCode, Opcode, Rkey};
 
 use crate::testing::{Bench, LKEY, LOCAL, Pkt, attr, config, us, write};
 use crate::{QpAttr, QpAttrMask, QpState, QpType, SendFlags, Sge, WcStatus, WrOp};
@@ -151,15 +151,66 @@ fn at_most_half_a_send_queue_or_sixteen_replies_go_without_ack_req() {
     }
 }
 
-/// The application reuses its memory when the peer's reply shows that the message arrived.
-#[test]
-fn a_reply_that_is_not_inline_sets_ack_req() {
-    let mut b = Bench::rc();
-    post_reply(&mut b, 0);
-    assert_eq!(b.sent(), ["WRITE Only 500 +0x0 len 8 [8]"]);
-    b.recv(&Pkt::new(Opcode::RC_WRITE_ONLY, 101).reth(0, Rkey(0), 0)).unwrap();
+/// A message of application memory replies to the peer's `n`th, and leaves without AckReq.
+fn post_reply_from_memory(b: &mut Bench, n: u32) {
+    b.recv(&Pkt::new(Opcode::RC_WRITE_ONLY, 100 + n).reth(0, Rkey(0), 0)).unwrap();
     b.post_flags(1, write(0), 8, SendFlags::empty()).unwrap();
-    assert_eq!(b.sent(), [only(501)]);
+    assert_eq!(b.sent(), [format!("WRITE Only {} +0x0 len 8 [8]", 500 + n)]);
+}
+
+/// The peer has executed the packet and discards the other bytes.
+#[test]
+fn the_probe_of_a_reply_reads_memory_that_the_application_has_reused() {
+    let mut b = Bench::rc();
+    post_reply_from_memory(&mut b, 0);
+    b.recv(&Pkt::new(Opcode::RC_WRITE_ONLY, 101).reth(0, Rkey(0), 0)).unwrap();
+    b.mem.put_local(LOCAL, &[7; 8]);
+    b.at(us(400));
+    assert_eq!(b.sent(), [only(500)]);
+    b.recv(&Pkt::ack(500)).unwrap();
+    assert!(b.qp.is_send_idle());
+}
+
+/// A message of the peer has arrived, and then the application took the memory of its reply back.
+fn with_memory_taken_back(n: u32) -> Bench {
+    let mut b = Bench::rc();
+    (0..n).for_each(|n| post_reply_from_memory(&mut b, n));
+    b.recv(&Pkt::new(Opcode::RC_WRITE_ONLY, 100 + n).reth(0, Rkey(0), 0)).unwrap();
+    b.mem.local_gone.set(true);
+    b
+}
+
+#[test]
+fn no_probe_leaves_from_memory_that_the_application_took_back() {
+    let mut b = with_memory_taken_back(2);
+    b.at(us(400));
+    assert_eq!((b.sent(), b.qp.poll_timeout()), (vec![], None));
+    b.mem.local_gone.set(false);
+    b.post(2, write(0), 8);
+    assert_eq!(b.sent(), [only(502)], "the next message asks");
+    b.recv(&Pkt::ack(502)).unwrap();
+    assert!(b.qp.is_send_idle());
+    assert_eq!(b.send_wcs(), [(2, WcStatus::Success)]);
+}
+
+#[test]
+fn a_reply_that_is_lost_after_its_memory_was_taken_back_fails() {
+    let mut b = with_memory_taken_back(1);
+    b.at(us(400));
+    post_unsignaled(&mut b);
+    b.sent();
+    b.recv(&Pkt::nak(500, NakCode::PsnSequenceError)).unwrap();
+    b.sent();
+    assert_eq!((b.qp.state(), b.send_wcs()[0]), (QpState::Err, (1, WcStatus::LocProtErr)));
+}
+
+#[test]
+fn a_probe_that_something_waits_for_fails_without_its_memory() {
+    let mut b = with_memory_taken_back(1);
+    b.post(2, WrOp::LocalInv(Rkey(0x99)), 0);
+    b.at(b.now);
+    b.sent();
+    assert_eq!(b.send_wcs()[0], (1, WcStatus::LocProtErr));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use wire::{Opcode, Rkey, Syndrome};
 
-use super::{ACK_DELAY_MAX_NS, AckDelay, ROUNDS_STABLE};
+use super::{ACK_DELAY_MAX_NS, AckDelay, POLLED_DELAY_NS, ROUNDS_STABLE};
 use crate::testing::{Bench, Pkt, REMOTE, RKEY, RQ_PSN, SQ_PSN, text, us, write};
 use crate::{Instant, PathMtu, QpEvent, WrOp};
 
@@ -85,11 +85,18 @@ fn an_ack_for_a_send_that_the_application_polled_leaves_with_its_reply() {
     let (sent, _) = round_of_sends(&mut b, 2, true);
     assert_eq!(sent, ["SEND Only 502 AckReq [8]", "Acknowledge 101 msn 2"]);
     assert_eq!(b.sent(), NONE);
-    // The application polls again before it replies.
-    b.at(b.qp.poll_timeout().unwrap());
-    assert_eq!((b.now, b.sent()), (Instant(1), vec!["Acknowledge 102 msn 3".to_owned()]));
+    // The application polls until its own message is acknowledged, and replies.
+    b.at(us(10));
+    assert_eq!(b.sent(), NONE);
     round_of_sends(&mut b, 3, true);
-    assert_eq!(b.sent(), ["Acknowledge 103 msn 4"], "more rounds are required now");
+    // It polls for longer than it needs for that.
+    b.at(b.qp.poll_timeout().unwrap());
+    assert_eq!(
+        (b.now, b.sent()),
+        (us(10).plus_ns(POLLED_DELAY_NS), vec!["Acknowledge 103 msn 4".to_owned()])
+    );
+    round_of_sends(&mut b, 4, true);
+    assert_eq!(b.sent(), ["Acknowledge 104 msn 5"], "more rounds are required now");
 }
 
 #[test]

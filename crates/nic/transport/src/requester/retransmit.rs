@@ -74,6 +74,10 @@ impl Requester {
         };
         let len = match written {
             Ok(len) => len,
+            Err(_) if self.leaves_out_probe(ep) => {
+                self.board.retransmitted(first, end, self.window.next());
+                return Step::Idle;
+            }
             Err(status) => {
                 // The memory was deregistered. Packets before this one may still succeed, those behind are
                 // not needed.

@@ -18,6 +18,9 @@ pub(super) struct RetryState {
     rnr_left: u8,
     /// One past the last packet that asked for an acknowledgement.
     asked: u64,
+    /// Before this packet number leaves, the peer is not asked: the application has taken the memory of the
+    /// packet before it back.
+    not_asked_before: u64,
     /// When the ACK timer was started or restarted.
     timer_base: Instant,
     /// End of the wait after an RNR NAK.
@@ -142,7 +145,8 @@ impl Requester {
             // A packet that the rate holds back, or that is about to be retransmitted, will ask.
             let is_about_to = (ep.congestion.is_holding() && self.sendable(ep))
                 || self.board.has_lost()
-                || self.window.cursor() == self.window.una();
+                || self.window.cursor() == self.window.una()
+                || (self.retry.not_asked_before == self.window.cursor() && !self.is_waited_for(ep));
             return (!is_about_to).then(|| self.ask_due(ep));
         }
         match (self.timeout(ep), self.probe_due(ep)) {
@@ -154,11 +158,27 @@ impl Requester {
     /// When the peer is asked about packets that left without AckReq: at once if something waits for their
     /// completion.
     fn ask_due(&self, ep: &Endpoint) -> Instant {
+        self.retry.timer_base.plus_ns(if self.is_waited_for(ep) { 0 } else { ASK_AFTER_SILENCE_NS })
+    }
+
+    /// Whether something cannot go on before the peer has acknowledged what was sent.
+    fn is_waited_for(&self, ep: &Endpoint) -> bool {
         let index = self.window.cursor_index();
-        let is_waited_for = ep.attr.sq_draining
+        ep.attr.sq_draining
             || self.failed.is_some()
-            || (index != self.sq.tail() && self.sq.wqe(index).op.is_local());
-        self.retry.timer_base.plus_ns(if is_waited_for { 0 } else { ASK_AFTER_SILENCE_NS })
+            || (index != self.sq.tail() && self.sq.wqe(index).op.is_local())
+    }
+
+    /// Whether a probe whose payload cannot be read is left out, until another packet has left. The peer was
+    /// not asked for an ACK of the packet, has sent a request since, and then the application took the memory
+    /// back: it knows from that request that the message has arrived. If the peer reports it missing, the work
+    /// request fails.
+    pub(super) fn leaves_out_probe(&mut self, ep: &Endpoint) -> bool {
+        let is_left_out = !self.is_ack_expected() && self.acks.is_reply() && !self.is_waited_for(ep);
+        if is_left_out {
+            self.retry.not_asked_before = self.window.cursor();
+        }
+        is_left_out
     }
 
     /// When the local ACK timeout is over.

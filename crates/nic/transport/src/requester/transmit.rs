@@ -125,10 +125,9 @@ impl Requester {
     /// Whether the packet at the cursor asks for an acknowledgement.
     #[inline]
     fn asks(&mut self, wqe: &SendWqe, ends_message: bool, budget: usize, ep: &Endpoint) -> bool {
-        let is_copied = wqe.length == 0 || wqe.flags.contains(SendFlags::INLINE);
         let packet = Outgoing {
             ends_message,
-            is_awaited: wqe.is_signaled(ep) || !is_copied,
+            is_signaled: wqe.is_signaled(ep),
             is_last_allowed: budget <= 1
                 || self.in_flight() + 1 >= self.window_limit(ep.mtu)
                 || ep.congestion.is_slow(),
