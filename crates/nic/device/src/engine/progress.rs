@@ -104,10 +104,7 @@ impl Progress {
         if self.governor.spins(now) {
             drop(engine);
             self.runtime.yield_now();
-            // An application with an armed CQ sleeps again soon, so its CPU time does not count as lost.
-            if !has_sleeper {
-                self.governor.yielded(now, self.runtime.now_ns());
-            }
+            self.governor.yielded(now, self.runtime.now_ns());
             return;
         }
         self.sleep(engine, weak, now);
