@@ -171,8 +171,8 @@ impl Requester {
 
     /// Whether a probe whose payload cannot be read is left out, until another packet has left. The peer was
     /// not asked for an ACK of the packet, has sent a request since, and then the application took the memory
-    /// back: it knows from that request that the message has arrived. If the peer reports it missing, the work
-    /// request fails.
+    /// back: it knows from that request that the message has arrived. If the peer reports it missing, the
+    /// work request fails.
     pub(super) fn leaves_out_probe(&mut self, ep: &Endpoint) -> bool {
         let is_left_out = !self.is_ack_expected() && self.acks.is_reply() && !self.is_waited_for(ep);
         if is_left_out {
