@@ -167,8 +167,8 @@ pub(crate) fn run(
 /// Requires a report with `rows` rows with averages above zero, and no error message.
 fn judge(both: &Both, rows: usize) -> Result<(), String> {
     let fail = |why: String| Err(format!("{why}\n{}{}", both.client.describe(), both.server.describe()));
-    // On a busy machine perftest may not find the frequency of the CPU. It says so in the middle of a row, and
-    // its figures are zero.
+    // On a busy machine perftest may not find the frequency of the CPU: it says so in the middle of a row,
+    // and its figures are zero.
     const BUSY: &str = "Correlation coefficient";
     let output = &both.client.output;
     let least = if output.contains(BUSY) { -1.0 } else { 0.0 };

@@ -117,10 +117,11 @@ impl Shared {
     }
 }
 
-/// Cases that may run beside others and do so at the same time: their programs sleep for a third of their time.
+/// Cases that run at the same time, of those that may run beside others: their programs sleep for a third of
+/// their time.
 const AT_ONCE: usize = 3;
 
-/// Runs the cases that `args` choose, [`AT_ONCE`] if all of them may run beside others, unless `args` say
+/// Runs the cases that `args` choose, three at a time if all of them may run beside others, unless `args` say
 /// otherwise. `name` is the directory of the outputs, and of the file `durations`.
 #[must_use]
 pub fn run(name: &str, mut args: Arguments, mut cases: Vec<Case>) -> ExitCode {

@@ -1,4 +1,4 @@
-//! Options whose values are words of a table.
+//! Options with the words of a table as values.
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
