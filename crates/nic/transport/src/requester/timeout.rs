@@ -169,7 +169,7 @@ impl Requester {
             || (index != self.sq.tail() && self.sq.wqe(index).op.is_local())
     }
 
-    /// Whether a probe whose payload cannot be read is left out, until another packet has left. The peer was
+    /// Whether a probe is left out if its payload cannot be read, until another packet has left. The peer was
     /// not asked for an ACK of the packet, has sent a request since, and then the application took the memory
     /// back: it knows from that request that the message has arrived. If the peer reports it missing, the
     /// work request fails.

@@ -42,7 +42,7 @@ impl Image {
         self.constant
     }
 
-    /// Returns the map that a redirect or [`Program::map`] refers to.
+    /// Returns the map that a redirect or [`Program::map`](crate::program::Program::map) refers to.
     #[must_use]
     pub fn map(&self, map: MapRef) -> Option<&Arc<Map>> {
         self.maps.get(map.index())
@@ -74,7 +74,7 @@ pub struct LoadError {
 pub enum LoadErrorKind {
     /// The program has no instructions.
     Empty,
-    /// The number of maps differs from that of [`Program::maps`].
+    /// The number of maps differs from that of [`Program::maps`](crate::program::Program::maps).
     NumberOfMaps,
     /// The maps do not fit into the address space.
     MapsTooLarge,
