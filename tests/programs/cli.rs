@@ -245,17 +245,24 @@ fn pairs(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     if ended.output.contains("did not use RDMA") {
         return Err(ended.describe());
     }
-    let serve = "import socket, time; s = socket.create_server(('127.0.0.1', 0)); time.sleep(99)";
+    let serve = "import signal, socket, sys, time
+def end(*_):
+    print('asked to end', flush=True)
+    time.sleep(0.5)
+    sys.exit()
+signal.signal(signal.SIGTERM, end)
+s = socket.create_server(('127.0.0.1', 0))
+time.sleep(99)";
     let server = ["python3", "-c", serve, "--"];
     for (client, code) in [("exit 0", 0), ("exit 42", 42)] {
         let ended = pair(&[&server[..], &["sh", "-c", client]].concat())?;
         says(&ended, "the server still runs 3 s after the client ended")?;
-        if ended.code() != Some(code) {
+        if ended.code() != Some(code) || ended.output.matches("asked to end").count() != 1 {
             return Err(ended.describe());
         }
     }
     let ended = pair(&["sh", "-c", "exit 3", "--", "echo", "a client"])?;
-    says(&ended, "the server ended before it listened")?;
+    says(&ended, "the server ended, and was not seen to listen")?;
     if ended.code() == Some(3) && !ended.output.contains("a client") { Ok(()) } else { Err(ended.describe()) }
 }
 

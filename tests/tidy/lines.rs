@@ -6,11 +6,11 @@ use crate::tree::File;
 /// The folders, and the most production lines of each. A change that adds lines takes as many away, or says
 /// in its commit what they are for.
 const MOST: [(&str, usize); 6] = [
-    ("crates/nic/", 67_245),
+    ("crates/nic/", 67_255),
     ("crates/xdp/", 10_130),
     ("crates/tools/", 10_040),
     ("crates/lab/", 9_140),
-    ("crates/cli/", 19_490),
+    ("crates/cli/", 19_495),
     ("xtask/", 860),
 ];
 

@@ -5,7 +5,7 @@
 //! later command can tell a directory in use from one that a killed process left, in whatever namespace that
 //! was.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -45,6 +45,14 @@ impl Purpose {
 /// A directory without a lock is kept for this long: the command may be starting, between the end of `roxie`
 /// and the constructor of the audit library.
 const ABANDONED: Duration = Duration::from_secs(60);
+
+/// Whether `dir` is the directory of a `roxie run` of this user.
+pub(crate) fn is_of_a_run(dir: &Path) -> bool {
+    let name = dir.file_name().and_then(OsStr::to_str);
+    name.and_then(|name| name.strip_prefix(Purpose::Run.prefix())).is_some_and(|rest| rest.starts_with('-'))
+        && base_dir().is_ok_and(|base| dir.parent() == Some(base.dir().path()))
+        && Dir::own(dir).is_ok()
+}
 
 /// The directory of a command of this process; removed on drop.
 #[derive(Debug)]
@@ -132,5 +140,19 @@ mod tests {
         assert!(!other.exists());
         assert!(used.path().exists() && foreign.path().exists());
         fs::remove_dir_all(path).expect("cleaned");
+    }
+
+    /// A caller with another user's rights may have left any path in the environment.
+    #[test]
+    fn only_directories_of_commands_are_taken_for_one() {
+        let (run, check) = (CommandDir::new(Purpose::Run), CommandDir::new(Purpose::Check));
+        let (run, check) = (run.expect("made"), check.expect("made"));
+        assert!(is_of_a_run(run.path()));
+        let inside = run.path().join("run-1-0");
+        fs::create_dir(&inside).expect("made");
+        for other in [check.path(), &inside, Path::new("/run-1-0"), Path::new("/tmp"), Path::new("")] {
+            assert!(!is_of_a_run(other), "{other:?}");
+        }
+        fs::remove_dir(inside).expect("removed");
     }
 }

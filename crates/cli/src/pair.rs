@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args as ClapArgs;
+use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
@@ -27,18 +28,19 @@ const LISTEN_MAX: Duration = Duration::from_secs(30);
 const SERVER_MAX: Duration = Duration::from_secs(3);
 /// How long the server has to end after SIGTERM.
 const END_MAX: Duration = Duration::from_secs(2);
-/// Milliseconds between two looks at the programs.
+/// Milliseconds between two checks of the programs.
 const STEP_MS: u16 = 20;
-/// So many looks must see that the server listens: rdma_bind_addr takes a port shortly before rdma_listen.
-const LOOKS: u32 = 2;
+/// So many checks must find that the server listens: rdma_bind_addr takes a port shortly before rdma_listen.
+const CHECKS: u32 = 2;
 
 /// Run a server, and a client as soon as the server listens
 ///
 /// Starts SERVER as 'roxie run' does, waits until it listens on a TCP port or on a port of rdma_cm, and then
-/// starts CLIENT. Both have the options, and print to the same output. When the client has ended, the server
-/// has three seconds to end by itself; after that it gets SIGTERM, which is no failure, and two seconds later
-/// SIGKILL. SERVER reads nothing from standard input. The first '--' after SERVER ends its words: where a
-/// command of SERVER may have one, leave it out.
+/// starts CLIENT. The options apply to both, and both print to the same output. When the client has ended,
+/// the server has three seconds to end by itself; after that it gets SIGTERM, which is no failure, and two
+/// seconds later SIGKILL. SERVER reads nothing from standard input, and is not found if it starts a session
+/// of its own. The first '--' after SERVER begins CLIENT, so the words of SERVER cannot contain '--': roxie
+/// lab exec h1 --run ib_write_bw.
 #[derive(Debug, ClapArgs)]
 #[command(
     override_usage = "roxie pair [OPTIONS] -- SERVER [ARG]... -- CLIENT [ARG]...",
@@ -128,11 +130,11 @@ struct Server(Child);
 impl Server {
     /// Returns an exit code if a signal asks this process to end.
     fn wait_until_it_listens(&mut self, signals: &Ending) -> Outcome<Option<ExitCode>> {
-        let (until, mut looks) = (Instant::now() + LISTEN_MAX, 0);
-        while looks < LOOKS {
+        let (until, mut found) = (Instant::now() + LISTEN_MAX, 0);
+        while found < CHECKS {
             if let Some(status) = self.0.try_wait().during("waiting for the server")? {
                 let code = status.code().and_then(|code| u8::try_from(code).ok()).filter(|code| *code != 0);
-                return Err(Failure::new(format!("the server ended before it listened ({status})"))
+                return Err(Failure::new(format!("the server ended, and was not seen to listen ({status})"))
                     .hint("the client was not started")
                     .code(code.unwrap_or(1)));
             }
@@ -147,7 +149,7 @@ impl Server {
             if is_ended_by(signals)? {
                 return Ok(Some(ExitCode::from(STOPPED)));
             }
-            looks = if listens(self.group()) { looks + 1 } else { 0 };
+            found = if listens(self.group()) { found + 1 } else { 0 };
         }
         Ok(None)
     }
@@ -177,12 +179,15 @@ impl Drop for Server {
     fn drop(&mut self) {
         // The group exists until its last process has ended, which may be one that the server has started.
         let until = Instant::now() + END_MAX;
-        while killpg(self.group(), Signal::SIGTERM).is_ok() && Instant::now() < until {
+        killpg(self.group(), Signal::SIGTERM).ok();
+        while killpg(self.group(), None).is_ok() && Instant::now() < until {
             self.0.try_wait().ok();
             thread::sleep(Duration::from_millis(STEP_MS.into()));
         }
-        killpg(self.group(), Signal::SIGKILL).ok();
-        self.0.wait().ok();
+        // A server of another user cannot be ended, and is not waited for.
+        if killpg(self.group(), Signal::SIGKILL) != Err(Errno::EPERM) {
+            self.0.wait().ok();
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use std::process::Command;
 use nix::errno::Errno;
 use nix::unistd::Uid;
 
+use crate::command_dir;
 use crate::elf::Elf;
 use crate::failure::{Failure, Outcome};
 
@@ -35,7 +36,7 @@ pub(crate) fn process(command: &[OsString], variables: &[(&'static str, OsString
         say!("roxie: warning: {warning}");
     }
     let mut process = Command::new(program);
-    // The audit library makes and removes files there.
+    // The audit library makes and removes files in it, so another directory is not passed on.
     if !is_in_another_run() {
         process.env_remove("ROXIE_RUN");
     }
@@ -72,11 +73,10 @@ pub(crate) fn not_started(command: &[OsString], error: &Error) -> Failure {
     }
 }
 
-/// Whether a `roxie run` of this user has started this process, as in `roxie run -- ctest`, whose tests are
-/// commands of `roxie run`. The outer one then says at its end whether any of them used RDMA.
+/// Whether a `roxie run` of this user has started this process, as in `roxie run -- ctest` with tests that
+/// are commands of `roxie run`. The outer one then says at its end whether any of them used RDMA.
 pub(crate) fn is_in_another_run() -> bool {
-    let owner = std::env::var_os("ROXIE_RUN").and_then(|dir| fs::symlink_metadata(dir).ok());
-    owner.is_some_and(|dir| dir.is_dir() && dir.uid() == Uid::effective().as_raw())
+    std::env::var_os("ROXIE_RUN").is_some_and(|dir| command_dir::is_of_a_run(Path::new(&dir)))
 }
 
 /// The file of a command's program.

@@ -39,8 +39,8 @@ fn execute(args: &RunArgs) -> Outcome {
         variables => variables?,
     };
     let may_load_us = found(&args.command).is_some_and(|program| blind_to_us(&program).is_none());
-    let is_told = need::only_shows(&args.command) || is_in_another_run();
-    let tells = !args.is_quiet() && may_load_us && !is_told;
+    let is_silent = need::only_shows(&args.command) || is_in_another_run();
+    let tells = !args.is_quiet() && may_load_us && !is_silent;
     let report = tells.then(|| CommandDir::new(Purpose::Run)).transpose()?;
     variables.extend(report.iter().map(|dir| ("ROXIE_RUN", dir.path().into())));
     // Drops `report`, which removes its directory, only if the command could not be started.

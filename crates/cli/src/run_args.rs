@@ -1,4 +1,4 @@
-//! The options of `roxie run`, which `check` and `trace` have, too, and what they make of the environment.
+//! The options of `roxie run`, which `pair`, `check` and `trace` have, too, and the environment of a command.
 
 use std::ffi::OsString;
 
@@ -42,7 +42,8 @@ pub(crate) enum When {
 /// Programs started by this command do not see real RDMA hardware.
 ///
 /// If neither the command nor a program that it started opened the device, a line on standard error says
-/// so when the command ends, with the RDMA libraries that were loaded.
+/// so when the command ends, with the RDMA libraries that were loaded; not for tools that only show devices
+/// (ibv_devices, ibv_devinfo, ibstat), nor inside another 'roxie run'.
 #[derive(Debug, ClapArgs)]
 #[command(after_long_help = include_str!("help/run.txt"))]
 pub(crate) struct RunArgs {

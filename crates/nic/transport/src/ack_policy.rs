@@ -18,7 +18,7 @@
 //!
 //! The application may reuse the memory of such a message when the peer's next message shows that it arrived.
 //! A retransmission may then have other bytes; the responder has executed the packet and discards them. If
-//! the memory cannot be read any more, the retransmission is left out, and the next message asks.
+//! the memory cannot be read any more, the retransmission is left out until another packet has left.
 //!
 //! # When a responder delays an ACK
 //! ACKs are coalesced over a receive batch: one ACK leaves at its end. It is delayed further only in a
@@ -55,7 +55,7 @@
 //!
 //! # What a foreign peer sees
 //! Requests without AckReq, as IBA 9.7.5.1 permits, and late ACKs: at most 250 us after a WRITE without
-//! immediate, else after 20 us and the next poll. If the application stops polling, the ACK leaves when the
+//! immediate, else with the first poll after 20 us. If the application stops polling, the ACK leaves when the
 //! progress thread notices that, after some milliseconds. All of this is far below the Local CA ACK Delay
 //! that the device reports (134 ms), from which connection managers derive timeouts; only a small `timeout`
 //! (5 is 131 us, 10 is 4 ms) is shorter. A response to a READ or atomic, or a NAK, acknowledges in place of

@@ -1,4 +1,4 @@
-//! Whether a description of a data centre is complete, and its values in their ranges.
+//! Whether a description of a data centre is complete and its values are in their ranges.
 
 use super::spec::{Kind, Spec, SpecError, Workload, wrong};
 use super::topology::Topology;

@@ -1,9 +1,9 @@
 //! The network: packets are lost, overtaken and duplicated. A stage of the egress hook.
 //!
 //! A packet is lost only if the packets before it arrived, so a retransmission is not lost, and a peer with
-//! `retry_cnt` 1 does not fail. An ACK is never lost: an application that has all its completions may destroy
-//! the queue pair that sent it, and then nothing answers the retransmission. Management datagrams are left
-//! alone: their timers are seconds long.
+//! `retry_cnt` 1 does not fail. An ACK or NAK is never lost: an application that has all its completions may
+//! destroy the queue pair that sent it, and then nothing answers the retransmission. Management datagrams are
+//! left alone: their timers are seconds long.
 
 use std::sync::Arc;
 

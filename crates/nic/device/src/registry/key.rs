@@ -23,14 +23,6 @@ impl Key {
         Key { factor: random as u16 & Key::MASK | 1, summand: (random >> 16) as u16 & Key::MASK }
     }
 
-    pub(super) const fn factor(self) -> u16 {
-        self.factor
-    }
-
-    pub(super) const fn summand(self) -> u16 {
-        self.summand
-    }
-
     /// The position of a slot: its socket is number 1 + position of the group. The factor is odd, so no two
     /// slots have the same.
     pub(super) fn position(self, slot: u16) -> u16 {

@@ -71,8 +71,8 @@ pub(super) const fn steering(key: Key) -> [FilterInsn; 25] {
         // A slot number.
         branch(JUMP_IF_GT, SLOTS as u32 - 1, 5, 0),
         // Its position.
-        insn(MULTIPLY, key.factor() as u32),
-        insn(ADD, key.summand() as u32),
+        insn(MULTIPLY, key.factor as u32),
+        insn(ADD, key.summand as u32),
         insn(AND, Key::MASK as u32),
         insn(ADD, 1),
         insn(RETURN_A, 0),

@@ -1,4 +1,4 @@
-//! Management datagrams: whence they come, and those that are repeated.
+//! Management datagrams: where they came from, and those that are repeated until the peer responds.
 
 use core::time::Duration;
 

@@ -201,6 +201,7 @@ impl Requester {
             return Step::Fatal;
         }
         ep.counters.rcvd_seq_err += 1;
+        self.retry.reported();
         self.silence.lost(now);
         // The packet is about to be sent anyway, or the NAK is older than its retransmission.
         if position >= self.window.cursor() || self.retry.is_rnr_wait() || position < self.window.una() {
@@ -248,6 +249,7 @@ impl Requester {
 
     fn on_rnr_nak(&mut self, now: Instant, position: u64, code: u8, ep: &mut Endpoint) -> Step {
         ep.counters.rcvd_rnr_err += 1;
+        self.retry.reported();
         self.acknowledge_up_to(now, position, ep);
         if self.retry.is_rnr_wait() || self.window.una() < position {
             return Step::Idle;

@@ -110,6 +110,7 @@ impl Requester {
     /// The peer reports `first..end` missing when `furthest` has arrived (0: unknown). Returns whether any of
     /// it is new.
     pub(super) fn on_gap(&mut self, now: Instant, first: u64, end: u64, furthest: u64) -> bool {
+        self.retry.reported();
         self.board.age(now, self.rtt.period_ns());
         let mut is_new = false;
         let mut at = first.max(self.window.una());

@@ -1,7 +1,7 @@
 //! Which packets are retransmitted. Requests start at PSN 500; the path MTU is 1024, the ACK timeout 67.1
 //! ms.
 
-use wire::{DropReason, NakCode, Opcode};
+use wire::{DropReason, NakCode, Opcode, Rkey};
 
 use super::{GAP_UNIT, gap_of};
 use crate::testing::{Bench, LOCAL, Pkt, REMOTE, RKEY, ms, read, us, write};
@@ -404,6 +404,20 @@ fn a_selective_repeat_peer_gets_only_the_refused_packet_after_an_rnr_nak() {
     assert_eq!(b.sent(), NONE);
     b.at(us(640));
     assert_eq!(b.sent(), [only(604)]);
+}
+
+/// The application has taken the memory of an unsignaled reply back. Its probe would be left out.
+#[test]
+fn a_reported_reply_without_its_memory_fails() {
+    let mut b = keeper(520);
+    let request = |psn| Pkt::new(Opcode::RC_WRITE_ONLY, psn).reth(0, Rkey(0), 0);
+    b.recv(&request(100)).unwrap();
+    post(&mut b, 1);
+    b.recv(&request(101)).unwrap();
+    b.mem.local_gone.set(true);
+    b.recv(&nak(600)).unwrap();
+    b.sent();
+    assert_eq!((b.qp.state(), b.send_wcs()[0].1), (QpState::Err, WcStatus::LocProtErr));
 }
 
 /// The round trip of an unknown path is guessed, so that a lost packet with nothing behind it does not cost

@@ -18,9 +18,12 @@ pub(super) struct RetryState {
     rnr_left: u8,
     /// One past the last packet that asked for an acknowledgement.
     asked: u64,
-    /// Before this packet number leaves, the peer is not asked: the application has taken the memory of the
-    /// packet before it back.
+    /// Until the packet with this number leaves, the peer is not asked for an ACK: the memory of the youngest
+    /// packet cannot be read.
     not_asked_before: u64,
+    /// The next retransmission only asks for an ACK: the peer has reported nothing missing since it was
+    /// decided.
+    only_asks: bool,
     /// When the ACK timer was started or restarted.
     timer_base: Instant,
     /// End of the wait after an RNR NAK.
@@ -36,6 +39,12 @@ pub(super) struct RetryState {
 }
 
 impl RetryState {
+    /// The peer reports a packet missing.
+    #[inline]
+    pub(super) fn reported(&mut self) {
+        self.only_asks = false;
+    }
+
     pub(super) fn new(psn: u64) -> Self {
         Self { asked: psn, ..Self::default() }
     }
@@ -169,12 +178,15 @@ impl Requester {
             || (index != self.sq.tail() && self.sq.wqe(index).op.is_local())
     }
 
-    /// Whether a probe is left out if its payload cannot be read, until another packet has left. The peer was
-    /// not asked for an ACK of the packet, has sent a request since, and then the application took the memory
-    /// back: it knows from that request that the message has arrived. If the peer reports it missing, the
-    /// work request fails.
+    /// Decides whether a probe is left out until another packet has left, because its payload cannot be read,
+    /// and notes it. The peer was not asked for an ACK of the packet, has sent a request since, and then the
+    /// application took the memory back: it knows from that request that the message has arrived. If the peer
+    /// reports it missing, the work request fails.
     pub(super) fn leaves_out_probe(&mut self, ep: &Endpoint) -> bool {
-        let is_left_out = !self.is_ack_expected() && self.acks.is_reply() && !self.is_waited_for(ep);
+        let is_left_out = self.retry.only_asks
+            && !self.is_ack_expected()
+            && self.acks.is_reply()
+            && !self.is_waited_for(ep);
         if is_left_out {
             self.retry.not_asked_before = self.window.cursor();
         }
@@ -246,6 +258,7 @@ impl Requester {
         if !self.is_ack_expected() {
             ep.counters.probes += 1;
             self.retry.timer_base = now;
+            self.retry.only_asks = true;
             self.probe_youngest();
             return Step::Idle;
         }

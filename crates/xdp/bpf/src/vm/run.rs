@@ -130,7 +130,7 @@ pub(super) enum EffectKind {
 
 impl Effect {
     #[inline]
-    pub(super) fn perform(&self, word: &AtomicU64, times: u64) {
+    fn perform(&self, word: &AtomicU64, times: u64) {
         let Effect { shift, mask, kind, value, .. } = *self;
         let sum = value.wrapping_mul(times);
         match kind {
