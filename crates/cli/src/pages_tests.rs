@@ -10,7 +10,7 @@ use clap::{Arg, Command, CommandFactory};
 use crate::args::Args;
 
 /// Options of other programs. A page that has one names its program.
-const FOREIGN: [(&str, &str); 27] = [
+const FOREIGN: [(&str, &str); 30] = [
     ("apt-get", "no-install-recommends"),
     ("bwrap", "dev proc ro-bind tmpfs unshare-all share-net"),
     (
@@ -20,15 +20,22 @@ const FOREIGN: [(&str, &str); 27] = [
     ),
     ("callgrind_annotate", "inclusive"),
     ("COPY", "from"),
+    (
+        "configure",
+        "disable-tests disable-unit-tests disable-werror with-dpdk with-rdma without-crypto without-isal-crypto \
+         without-nvme-cuse",
+    ),
     ("curl", "unix-socket"),
     ("fio", "bs hostname iodepth ioengine listen name port rw size thread verb verify"),
     ("gcc", "build-id nmagic"),
     ("gdb", "args"),
+    ("git", "init"),
     ("ib_send_bw", "use-srq"),
     ("meson", "test-dir"),
     ("mpi4py", "include no-binary no-deps"),
     ("mpirun", "allow-run-as-root mca oversubscribe"),
     ("nsenter", "net"),
+    ("nvmf_tgt", "no-huge"),
     ("perf", "add"),
     ("pip", "no-deps target"),
     ("pkg-config", "cflags libs variable"),
