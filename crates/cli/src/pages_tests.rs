@@ -22,8 +22,8 @@ const FOREIGN: [(&str, &str); 30] = [
     ("COPY", "from"),
     (
         "configure",
-        "disable-tests disable-unit-tests disable-werror with-dpdk with-rdma without-crypto without-isal-crypto \
-         without-nvme-cuse",
+        "disable-tests disable-unit-tests disable-werror with-dpdk with-rdma without-crypto \
+         without-isal-crypto without-nvme-cuse",
     ),
     ("curl", "unix-socket"),
     ("fio", "bs hostname iodepth ioengine listen name port rw size thread verb verify"),
@@ -35,13 +35,13 @@ const FOREIGN: [(&str, &str); 30] = [
     ("mpi4py", "include no-binary no-deps"),
     ("mpirun", "allow-run-as-root mca oversubscribe"),
     ("nsenter", "net"),
-    ("nvmf_tgt", "no-huge"),
     ("perf", "add"),
     ("pip", "no-deps target"),
     ("pkg-config", "cflags libs variable"),
     ("podman", "cap-drop device network read-only rm"),
     ("pytest", "roxie"),
     ("raw_ethernet_bw", "client server"),
+    ("SPDK", "no-huge"),
     ("srun", "mpi ntasks-per-node"),
     ("tgtadm", "force lld lun mode op targetname tid"),
     ("tgtd", "iser"),
