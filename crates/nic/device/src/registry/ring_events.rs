@@ -20,7 +20,7 @@ pub(crate) enum RingEvent {
 #[derive(Debug, Default)]
 pub(super) struct RingEvents {
     events: Mutex<Vec<RingEvent>>,
-    pub(super) has_events: AtomicBool,
+    has_events: AtomicBool,
 }
 
 impl RingEvents {
@@ -28,6 +28,12 @@ impl RingEvents {
         let mut pending = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         pending.push(event);
         self.has_events.store(true, Ordering::Release);
+    }
+
+    /// True if [`take`](Self::take) will return an event. The lock there orders the events themselves.
+    #[inline]
+    pub(super) fn is_pending(&self) -> bool {
+        self.has_events.load(Ordering::Relaxed)
     }
 
     #[cold]

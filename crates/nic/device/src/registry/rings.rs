@@ -7,7 +7,6 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::identity::Relation;
 use super::journal::JournalFile;
@@ -67,14 +66,14 @@ impl Rings {
     /// True if [`take_events`](Self::take_events) will return an event.
     #[inline]
     pub(crate) fn has_events(&self) -> bool {
-        self.server.ring_events.get().is_some_and(|events| events.has_events.load(Ordering::Relaxed))
+        self.server.ring_events.get().is_some_and(RingEvents::is_pending)
     }
 
     /// Returns the events since the last call; costs one load if there are none.
     #[inline]
     pub(crate) fn take_events(&self) -> Vec<RingEvent> {
         match self.server.ring_events.get() {
-            Some(events) if events.has_events.load(Ordering::Acquire) => events.take(),
+            Some(events) if events.is_pending() => events.take(),
             _ => Vec::new(),
         }
     }
