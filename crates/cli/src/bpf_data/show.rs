@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
 
 use clap::Args as ClapArgs;
 use serde_json::{Value, json};
@@ -64,15 +65,22 @@ fn set(table: &dyn Table, key: &str, value: &str) -> Outcome {
     table.update(&key, &value)
 }
 
-/// Fails if the kernel has emptied a program array: it does so when the last descriptor is closed.
+/// How often, and how long apart, a program array is looked at before it counts as kept.
+const LOOKS: u32 = 20;
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// Fails if the kernel has emptied a program array: it does so when the last descriptor is closed, in a
+/// worker of its own that may run some milliseconds later.
 fn is_kept<T: Source>(target: &T, map: &str, key: &str) -> Outcome {
-    for table in only(target, map)? {
-        if table.view().def.kind == bpf::MapKind::ProgArray
-            && table.lookup(&entry::key(table.view(), key)?)?.is_none()
-        {
-            let what =
-                format!("{}: the kernel emptied {map}: no process and no pin has it", target.subject());
-            return Err(Failure::new(what).hint("attach the program with --pin DIR or --foreground"));
+    for table in only(target, map)?.iter().filter(|table| table.view().def.kind == bpf::MapKind::ProgArray) {
+        let key = entry::key(table.view(), key)?;
+        for _ in 0..LOOKS {
+            if table.lookup(&key)?.is_none() {
+                let what =
+                    format!("{}: the kernel emptied {map}: no process and no pin has it", target.subject());
+                return Err(Failure::new(what).hint("attach the program with --pin DIR or --foreground"));
+            }
+            std::thread::sleep(LOOK_EVERY);
         }
     }
     Ok(())
