@@ -14,8 +14,11 @@ use crate::status::ObjectStatus;
 use transport::{Access, AccessFault, FastReg, MwBind, PdId, VerbsError, refuse};
 use wire::Qpn;
 
-/// Largest number of regions and windows of one process.
-pub(crate) const KEYS_MAX: usize = 1 << 17;
+/// Largest number of regions of one process: rxe's.
+pub(crate) const MR_MAX: u32 = (1 << 19) - 1;
+/// Largest number of windows.
+pub(crate) const MW_MAX: u32 = 1 << 15;
+const KEYS_MAX: usize = (MR_MAX + MW_MAX) as usize;
 /// The bits of a key that the application chooses when it binds or registers.
 const VARIANT: u32 = 0xff;
 

@@ -18,9 +18,9 @@ use wire::Qpn;
 /// the lower 12 bits of the QPN.
 pub(crate) type QpIndex = u32;
 
-/// Most slots of an engine, and so 131,072 queue pairs: half of it is too few for 100,000, double would
-/// take a gigabyte. The tables know a slot of the engine by 8 bits.
-pub(crate) const ENGINE_SLOTS_MAX: usize = 32;
+/// Most slots of an engine, and so 2^20 queue pairs, as rxe has. Half of it would be fewer than rxe's; double
+/// would leave a host room for seven such engines.
+pub(crate) const ENGINE_SLOTS_MAX: usize = 256;
 
 /// The QPNs 0 and 1 are for management; 2 to 15 are left out, as hardware does.
 const RESERVED: u32 = 16;
@@ -41,7 +41,7 @@ pub(super) struct QpNumbers {
     order: Option<(RandomState, u64)>,
     slots: Vec<u16>,
     /// By slot: 1 + its number among the slots of the engine, 0 for the slots of others.
-    places: Box<[u8]>,
+    places: Box<[u16]>,
     /// Numbers drawn in the present cycle through all slots, one after another.
     drawn: u32,
     /// When this cycle began; `None` before the first draw.
@@ -71,7 +71,7 @@ impl QpNumbers {
         debug_assert!(self.slots.len() < ENGINE_SLOTS_MAX);
         self.drawn = self.numbers();
         self.slots.push(slot);
-        self.places[usize::from(slot)] = self.slots.len() as u8;
+        self.places[usize::from(slot)] = self.slots.len() as u16;
     }
 
     /// Whether a further slot should be claimed before the next draw.
@@ -226,7 +226,9 @@ mod tests {
     #[test]
     fn an_engine_that_uses_all_numbers_of_its_slots_gets_no_more() {
         let mut numbers = QpNumbers::random(1);
-        (2..=32).for_each(|slot| numbers.add_slot(slot));
+        (2..=ENGINE_SLOTS_MAX as u16).for_each(|slot| numbers.add_slot(slot));
+        let last = qpn_at(ENGINE_SLOTS_MAX as u16, 5);
+        assert_eq!(numbers.index_of(last), Some((1 << 20) - SLOT_QPNS + 5));
         (numbers.drawn, numbers.used) = (0, numbers.numbers());
         assert!(numbers.is_full() && !numbers.wants_slot(NOW));
         assert_eq!(numbers.draw(NOW, |_| true), None);

@@ -9,7 +9,7 @@ use transport::chaos::{Chaos, ChaosPlan};
 use transport::{MAX_MSG_SZ, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, PathMtu};
 
 use super::hooks::EarlyHooks;
-use super::quota::{AH_MAX, CQ_MAX, DM_MAX, MR_MAX, MW_MAX, PD_MAX, Quotas, SRQ_MAX};
+use super::quota::{AH_MAX, CQ_MAX, DM_MAX, PD_MAX, Quotas, SRQ_MAX};
 use super::{
     AsyncElement, AsyncEvent, DeviceAttr, DeviceConfig, GidEntry, HookConfig, PortAttr, Refusal, Traffic,
 };
@@ -23,6 +23,7 @@ use crate::fork::{self, EngineSlot};
 use crate::gid::{GID_TBL_LEN, GidTable};
 use crate::guard;
 use crate::interfaces::Interfaces;
+use crate::keys::{MR_MAX, MW_MAX};
 use crate::netdev::{ContextEvents, Gids};
 use crate::port::{Outlook, PortChoice, PortKind};
 use crate::registry::{DomainConfig, Membership};

@@ -7,7 +7,7 @@ use transport::refusal::Rule;
 use transport::{Errno, MAX_QP_WR, MAX_SGE, Sge, VerbsError, refuse, rule};
 
 use crate::engine::tables::QP_MAX;
-use crate::keys::KEYS_MAX;
+use crate::keys::{MR_MAX, MW_MAX};
 
 /// A protection domain is a number and two counters.
 pub(super) const PD_MAX: u32 = 1 << 16;
@@ -17,9 +17,6 @@ pub(super) const CQ_MAX: u32 = 2 * QP_MAX as u32;
 pub(super) const AH_MAX: u32 = 1 << 17;
 /// The device searches a free index for a shared receive queue. Only the first 4096 can be for XRC.
 pub(super) const SRQ_MAX: u32 = 1 << 15;
-/// A quarter of the keys is for windows. A region of any kind takes one of the others.
-pub(super) const MW_MAX: u32 = KEYS_MAX as u32 / 4;
-pub(super) const MR_MAX: u32 = KEYS_MAX as u32 - MW_MAX;
 
 /// A completion counter is two numbers. Twice as many as queue pairs: one for sends, one for receives.
 pub(super) const COMP_COUNTER_MAX: u32 = 2 * QP_MAX as u32;

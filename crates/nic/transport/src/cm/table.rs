@@ -14,8 +14,8 @@ use super::params::{BACKLOG_DEFAULT, CmId, ListenParams, ListenerId};
 use super::{Cm, ConnState};
 use crate::{VerbsError, refuse};
 
-/// Most connections and SIDR exchanges at once: as many as one process has QPs. An eighth of the
-/// communication ids of a slot, so that an unused one is found soon.
+/// Most connections and SIDR exchanges at once: an eighth of the communication ids of a slot, so that an
+/// unused one is found soon. Half would be too few for 100,000 connections.
 const CONNECTIONS_MAX: usize = 131_072;
 
 /// Checks that private data fits its message.
