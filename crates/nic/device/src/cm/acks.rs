@@ -1,41 +1,54 @@
 //! Events that were read and not acknowledged (rdma_ack_cm_event(3)).
 
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Counts events that were read and not acknowledged.
 #[derive(Debug, Default)]
 pub(super) struct Acks {
-    unacknowledged: Mutex<u64>,
+    counts: Mutex<Counts>,
     none_left: Condvar,
 }
 
+#[derive(Debug, Default)]
+struct Counts {
+    unacknowledged: u64,
+    /// Threads that wait: waking takes a system call, also if nobody waits.
+    waiting: u32,
+}
+
 impl Acks {
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// An event was read.
     pub(super) fn report(&self) {
-        *self.unacknowledged.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.counts().unacknowledged += 1;
     }
 
     /// An event was acknowledged.
     pub(super) fn acknowledge(&self) {
-        let mut count = self.unacknowledged.lock().unwrap_or_else(PoisonError::into_inner);
-        *count -= 1;
-        if *count == 0 {
+        let mut counts = self.counts();
+        counts.unacknowledged -= 1;
+        if counts.unacknowledged == 0 && counts.waiting > 0 {
             self.none_left.notify_all();
         }
     }
 
     /// Returns how many events are not acknowledged after `timeout`, or as soon as there are none.
     pub(super) fn left_after(&self, timeout: Duration) -> u64 {
-        let count = self.unacknowledged.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.none_left.wait_timeout_while(count, timeout, |count| *count > 0);
-        *waited.unwrap_or_else(PoisonError::into_inner).0
+        let mut counts = self.counts();
+        counts.waiting += 1;
+        let left = |counts: &mut Counts| counts.unacknowledged > 0;
+        let waited = self.none_left.wait_timeout_while(counts, timeout, left);
+        let (mut counts, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        counts.waiting -= 1;
+        counts.unacknowledged
     }
 
     /// Waits until all events are acknowledged.
     pub(super) fn wait(&self) {
-        let count = self.unacknowledged.lock().unwrap_or_else(PoisonError::into_inner);
-        let done = self.none_left.wait_while(count, |count| *count > 0);
-        drop(done.unwrap_or_else(PoisonError::into_inner));
+        self.left_after(Duration::MAX);
     }
 }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use transport::Instant;
 use transport::cm::{JournalChange, MadBytes};
-use wire::Gid;
+use transport::numbering::slot_of;
+use wire::{Gid, Qpn};
 
 use super::CmDriver;
 use super::resolve::Path;
@@ -17,7 +18,7 @@ use crate::gid::GidTable;
 use crate::port::Destination;
 use crate::registry::ServiceRequest;
 use crate::runtime::Runtime;
-use sys::{Netlink, Route, SockAddr};
+use sys::{Route, SockAddr};
 
 /// Receives the driver's output: MADs to send from QP1, and changes of the disconnect journal.
 pub(crate) trait GsiLink {
@@ -114,7 +115,7 @@ impl Host for Engine {
             let is_local = gids.index_of(&Gid::from(dst)).is_some();
             return Ok(Route { oif: gids.ifindex, prefsrc: None, gateway: None, is_local });
         }
-        Netlink::new()?.route(dst, src, oif)
+        self.services.routes.ask(|netlink| netlink.route(dst, src, oif))
     }
 
     fn knows_neighbour(&self, path: &Path) -> bool {
@@ -125,9 +126,10 @@ impl Host for Engine {
             if is_group_address(path.next_hop) {
                 return Ok(true);
             }
-            let mut netlink = Netlink::new()?;
-            let row = netlink.neighbour(path.ifindex, path.next_hop)?;
-            Ok(row.is_some_and(|row| row.mac.is_some()) || !netlink.link(path.ifindex)?.has_neighbours)
+            self.services.routes.ask(|netlink| {
+                let row = netlink.neighbour(path.ifindex, path.next_hop)?;
+                Ok(row.is_some_and(|row| row.mac.is_some()) || !netlink.link(path.ifindex)?.has_neighbours)
+            })
         };
         // In a sandbox without netlink, the connection request finds out.
         known().unwrap_or(true)
@@ -139,8 +141,12 @@ impl Host for Engine {
 }
 
 impl Engine {
-    /// Where an address is. Asks the kernel, so the caller does not hold the lock.
-    pub(crate) fn destination(&self, ip: IpAddr) -> Destination {
+    /// Where an address is, or a queue pair at it. Asks the kernel, so the caller does not hold the lock.
+    pub(crate) fn destination(&self, ip: IpAddr, qpn: Option<Qpn>) -> Destination {
+        let may_be_here = |qpn| self.services.registry.has_member(slot_of(qpn));
+        if !self.tells_destinations_apart() || !qpn.is_none_or(may_be_here) {
+            return Destination::Elsewhere;
+        }
         match self.route(ip, None, 0) {
             Ok(route) if route.is_local => Destination::ThisHost,
             // In a sandbox without netlink, packets go through the kernel.

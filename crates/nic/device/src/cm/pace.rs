@@ -1,6 +1,6 @@
 //! Delays connection requests for programs that hand them from one thread to another.
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::id::IdInner;
@@ -15,16 +15,28 @@ const MEANWHILE_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Wakes the readers of the channels of a process after the program has handled a request.
 #[derive(Debug, Default)]
-pub(super) struct Handled(Mutex<()>, Condvar);
+pub(super) struct Handled {
+    /// Waking takes a system call, also if nobody waits.
+    waiting: Mutex<u32>,
+    handled: Condvar,
+}
 
 impl Handled {
+    fn waiting(&self) -> MutexGuard<'_, u32> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn notify(&self) {
-        self.1.notify_all();
+        if *self.waiting() > 0 {
+            self.handled.notify_all();
+        }
     }
 
     pub(super) fn wait(&self) {
-        let lock = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let _woken = self.1.wait_timeout(lock, CHECK_INTERVAL);
+        let mut waiting = self.waiting();
+        *waiting += 1;
+        let woken = self.handled.wait_timeout(waiting, CHECK_INTERVAL);
+        *woken.unwrap_or_else(PoisonError::into_inner).0 -= 1;
     }
 }
 

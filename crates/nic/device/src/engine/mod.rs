@@ -61,7 +61,7 @@ use observer::Faults;
 use outbox::Outbox;
 use polling::Polling;
 use refused::RefusedWatch;
-use services::{Claims, Services};
+use services::{Claims, Routes, Services};
 use tables::Tables;
 
 /// Interval at which an ending process polls for the replies to its disconnect requests.
@@ -148,6 +148,7 @@ impl Engine {
             held: Held::default(),
             refused: RefusedWatch::default(),
             redirects,
+            routes: Routes::default(),
             claims: Claims::default(),
             faults: Faults::default(),
         };

@@ -7,6 +7,7 @@
 //! group.
 
 use std::io;
+use std::mem;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -27,6 +28,7 @@ const LOOPBACK: u32 = 1;
 pub(crate) struct Groups {
     pub(super) members: Vec<(Gid, QpIndex)>,
     joined: Vec<Joined>,
+    has_ended: bool,
 }
 
 /// Membership of the host in a group; ends when the socket is closed.
@@ -37,9 +39,9 @@ struct Joined {
 }
 
 impl Groups {
-    /// True if no queue pair is in a group.
-    pub(super) fn is_empty(&self) -> bool {
-        self.members.is_empty()
+    /// True once after the last queue pair has left its group.
+    pub(super) fn take_end(&mut self) -> bool {
+        mem::take(&mut self.has_ended) && self.members.is_empty()
     }
 
     /// True if the queue pair is in a group.
@@ -92,6 +94,7 @@ impl Groups {
 
     fn leave_unused(&mut self) {
         let members = &self.members;
+        self.has_ended |= !self.joined.is_empty();
         self.joined.retain(|joined| members.iter().any(|(group, _)| *group == joined.group));
     }
 }
@@ -135,9 +138,11 @@ mod tests {
         assert_eq!(groups.joined.len(), 2);
         groups.remove_qp(6);
         assert_eq!(groups.joined.iter().map(|j| j.group).collect::<Vec<_>>(), [group(2)]);
-        assert!(groups.contains(5) && !groups.contains(6));
+        assert!(groups.contains(5) && !groups.contains(6) && !groups.take_end());
         groups.remove_qp(5);
-        assert!(groups.is_empty() && groups.joined.is_empty());
+        assert!(groups.take_end() && groups.joined.is_empty());
+        groups.remove_qp(7);
+        assert!(!groups.take_end(), "it was in no group, so there is nothing to tell the port");
     }
 
     #[test]
@@ -145,6 +150,6 @@ mod tests {
         let mut groups = Groups::default();
         let refuse = || Err(io::ErrorKind::NotFound.into());
         assert_eq!(groups.attach(group(1), 5, refuse).map_err(|refused| refused.kind()), Err(Errno::EINVAL));
-        assert!(groups.is_empty());
+        assert!(!groups.contains(5) && !groups.take_end());
     }
 }

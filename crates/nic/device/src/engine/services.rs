@@ -2,9 +2,10 @@
 //! addresses. No part of it runs under the engine's lock. Management datagrams and packets of other processes
 //! come to it in the [`Outbox`](super::outbox::Outbox).
 
+use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::gsi::Held;
 use super::observer::Faults;
@@ -14,6 +15,7 @@ use crate::hook::RedirectOutcome;
 use crate::hook::control::Control;
 use crate::netdev::Gids;
 use crate::registry::Registry;
+use sys::Netlink;
 
 /// See the module documentation.
 pub(crate) struct Services {
@@ -30,8 +32,24 @@ pub(crate) struct Services {
     pub(crate) held: Held,
     pub(super) refused: RefusedWatch,
     pub(super) redirects: Arc<RedirectOutcome>,
+    pub(crate) routes: Routes,
     pub(crate) claims: Claims,
     pub(super) faults: Faults,
+}
+
+/// The kernel's routes and neighbours, in the network namespace of the first question.
+#[derive(Debug, Default)]
+pub(crate) struct Routes(Mutex<Option<Netlink>>);
+
+impl Routes {
+    /// Asks over a socket that stays open, unless a question fails.
+    pub(crate) fn ask<T>(&self, question: impl FnOnce(&mut Netlink) -> io::Result<T>) -> io::Result<T> {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut netlink = kept.take().map_or_else(Netlink::new, Ok)?;
+        let answer = question(&mut netlink)?;
+        *kept = Some(netlink);
+        Ok(answer)
+    }
 }
 
 /// The claims of further slots.

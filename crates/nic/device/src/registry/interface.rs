@@ -48,6 +48,11 @@ pub trait Registry: Send + Sync {
     fn is_alone(&self) -> bool {
         false
     }
+    /// Whether a member may have `slot`, also one of its further slots.
+    fn has_member(&self, slot: u16) -> bool {
+        let _unknown = slot;
+        true
+    }
     /// Forwards a batch to all other members; returns how many took it.
     fn forward_to_all(&self, batch: &RxBatch<'_>) -> usize;
     /// Forwards a batch to the process that listens on (`port_space`, `port`) at `dst`; false if no other
@@ -156,6 +161,10 @@ impl Registry for Membership {
 
     fn is_alone(&self) -> bool {
         self.members().eq([self.slot])
+    }
+
+    fn has_member(&self, slot: u16) -> bool {
+        self.journal_file.owner(slot).is_some()
     }
 
     fn forward_to_all(&self, batch: &RxBatch<'_>) -> usize {

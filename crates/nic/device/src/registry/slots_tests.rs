@@ -199,12 +199,13 @@ fn a_member_is_alone_until_another_joins_and_once_it_has_left() {
     let config = new_domain();
     let first = Membership::join(&config).unwrap();
     // Its own further slots are no members.
-    let _further = first.claim_slot().unwrap();
-    assert!(first.is_alone());
+    let further = first.claim_slot().unwrap();
+    assert!(first.is_alone() && first.has_member(first.slot()) && first.has_member(further.slot));
     let (second, _) = while_serving(&[&first], || Membership::join(&config).unwrap());
-    assert!(!first.is_alone() && !second.is_alone());
+    let slot = second.slot();
+    assert!(!first.is_alone() && !second.is_alone() && first.has_member(slot));
     drop(second);
-    assert!(first.is_alone());
+    assert!(first.is_alone() && !first.has_member(slot));
 }
 
 #[test]

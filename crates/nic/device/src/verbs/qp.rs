@@ -241,9 +241,9 @@ impl Qp {
     /// # Errors
     /// `EINVAL` for a wrong mask, state, value, GID index or a path MTU above the port's.
     pub fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<(), VerbsError> {
-        if mask.contains(QpAttrMask::STATE) {
-            // Packets may arrive from now on, and the application may have installed handlers since it
-            // registered its memory.
+        if mask.contains(QpAttrMask::STATE) && matches!(attr.state, QpState::Rtr | QpState::Rts) {
+            // Packets may arrive or leave from now on, and the application may have installed handlers since
+            // it registered its memory.
             guard::watch();
         }
         let engine = self.engine();
@@ -251,8 +251,12 @@ impl Qp {
         if leaves && !matches!(self.state(), QpState::Reset | QpState::Init | QpState::Err) {
             engine.drain();
         }
-        let asks = mask.contains(QpAttrMask::AV) && engine.tells_destinations_apart();
-        let to = if asks { engine.destination(attr.av.dgid.ip()) } else { Destination::Elsewhere };
+        let to = if mask.contains(QpAttrMask::AV) {
+            let qpn = mask.contains(QpAttrMask::DEST_QPN).then_some(attr.dest_qp);
+            engine.destination(attr.av.dgid.ip(), qpn)
+        } else {
+            Destination::Elsewhere
+        };
         let mut core = engine.lock();
         let result = self.modify_locked(&mut core, attr, mask, leaves, to);
         engine.wake_for(&core);

@@ -5,7 +5,7 @@ use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use super::message::{HEADER_LEN, next_message};
-use super::{BUFFER_LEN, Link, Neighbour, Netlink, link, neighbour};
+use super::{BUFFER_LEN, Link, Neighbour, Netlink, link, neighbour, receive};
 use crate::check;
 use crate::socket::{FilterInsn, filter_messages};
 
@@ -84,7 +84,7 @@ impl NetEvents {
     pub fn drain(&mut self, f: &mut dyn FnMut(NetEvent)) -> usize {
         let mut count = 0;
         loop {
-            match self.netlink.receive(&mut self.buf, libc::MSG_DONTWAIT) {
+            match receive(self.netlink.fd.as_fd(), &mut self.buf, libc::MSG_DONTWAIT) {
                 Ok(len) => {
                     let mut rest = &self.buf[..len];
                     while let Some((header, body, next)) = next_message(rest) {

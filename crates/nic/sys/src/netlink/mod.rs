@@ -28,7 +28,7 @@ pub use tcp::TcpUsers;
 pub use xsk::{BoundXsk, bound_xsks};
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
 use super::{call, check};
@@ -39,6 +39,8 @@ use message::{each_attribute, next_message, text_of};
 pub struct Netlink {
     fd: OwnedFd,
     sequence: u32,
+    /// Empty before the first answer.
+    buffer: Vec<u8>,
     /// The kernel's explanation of the last refusal.
     explanation: Option<String>,
 }
@@ -80,7 +82,7 @@ impl Netlink {
                 libc::setsockopt(fd.as_raw_fd(), libc::SOL_NETLINK, option, (&raw const one).cast(), len);
             }
         }
-        Ok(Netlink { fd, sequence: 0, explanation: None })
+        Ok(Netlink { fd, sequence: 0, buffer: Vec::new(), explanation: None })
     }
 
     /// The kernel's explanation of the last refusal, if it gave one.
@@ -129,11 +131,11 @@ impl Netlink {
         }
         let is_dump = flags & libc::NLM_F_DUMP as u16 == libc::NLM_F_DUMP as u16;
         let mut is_consistent = true;
-        let mut buf = vec![0; BUFFER_LEN];
+        self.buffer.resize(BUFFER_LEN, 0);
         loop {
             // The kernel has written the answer when the send returns, so this never waits.
-            let len = self.receive(&mut buf, libc::MSG_DONTWAIT)?;
-            let mut rest = &buf[..len];
+            let len = receive(self.fd.as_fd(), &mut self.buffer, libc::MSG_DONTWAIT)?;
+            let mut rest = &self.buffer[..len];
             while let Some((header, body, next)) = next_message(rest) {
                 rest = next;
                 if header.nlmsg_seq != self.sequence {
@@ -159,20 +161,19 @@ impl Netlink {
             }
         }
     }
+}
 
-    fn receive(&self, buf: &mut [u8], flags: libc::c_int) -> io::Result<usize> {
-        loop {
-            let (fd, bytes) = (self.fd.as_raw_fd(), buf.as_mut_ptr().cast());
-            // SAFETY: the buffer is valid for its length, and null address pointers are allowed.
-            let len =
-                unsafe { call::recvfrom(fd, bytes, buf.len(), flags, ptr::null_mut(), ptr::null_mut()) };
-            match usize::try_from(len) {
-                Ok(len) => return Ok(len),
-                Err(_) => {
-                    let error = io::Error::last_os_error();
-                    if error.kind() != io::ErrorKind::Interrupted {
-                        return Err(error);
-                    }
+fn receive(fd: BorrowedFd<'_>, buf: &mut [u8], flags: libc::c_int) -> io::Result<usize> {
+    loop {
+        let (fd, bytes) = (fd.as_raw_fd(), buf.as_mut_ptr().cast());
+        // SAFETY: the buffer is valid for its length, and null address pointers are allowed.
+        let len = unsafe { call::recvfrom(fd, bytes, buf.len(), flags, ptr::null_mut(), ptr::null_mut()) };
+        match usize::try_from(len) {
+            Ok(len) => return Ok(len),
+            Err(_) => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
                 }
             }
         }

@@ -225,9 +225,9 @@ impl Core {
         Ok(())
     }
 
-    /// Stops the port from receiving multicast packets if no queue pair is in a group.
+    /// Stops the port from receiving multicast packets if the last queue pair has left its group.
     pub(crate) fn sync_groups(&mut self) {
-        if self.tables.groups.is_empty() {
+        if self.tables.groups.take_end() {
             // On failure, further multicast packets are dropped as not for this host.
             let _still_receiving = self.port.hear_groups(false);
         }
