@@ -5,5 +5,5 @@
 
 /// Runs one input: what follows the version in the file of a hook.
 pub fn run(data: &[u8]) {
-    roxie::fuzz::hook_plan(data);
+    roxie_hook::fuzz::plan(data);
 }

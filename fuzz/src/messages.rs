@@ -5,13 +5,14 @@
 //! its programs and the parameters of its native stages.
 
 use roxie::fuzz;
+use roxie_hook::fuzz as hook;
 
 /// Runs one input. Byte 0 selects the kind, the rest is the message.
 pub fn run(data: &[u8]) {
     let Some((which, bytes)) = data.split_first() else { return };
     match which % 3 {
         0 => fuzz::domain_record(bytes),
-        1 => fuzz::hook_request(bytes),
-        _ => fuzz::hook_reply(bytes),
+        1 => hook::request(bytes),
+        _ => hook::reply(bytes),
     }
 }

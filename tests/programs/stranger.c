@@ -14,7 +14,7 @@
 
 /* registry/record.rs: JOIN of a process that has no slot. */
 static const char join[] = "RXI1\1\0\30\0\3\0\0\0\377\377\377\377\0\0\0\0\1\0\0\0";
-/* hook/control/record.rs: the version, and a request for the hooks. */
+/* crates/xdp/hook/src/control/record.rs: the version, and a request for the hooks. */
 static const char status[] = "\5\130\117\122\3";
 
 static struct sockaddr_un address;

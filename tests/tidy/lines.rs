@@ -3,40 +3,50 @@
 use crate::prose;
 use crate::tree::File;
 
-/// The folders, and the most production lines of each. A change that adds lines takes as many away, or says
-/// in its commit what they are for.
-const MOST: [(&str, usize); 6] = [
-    ("crates/nic/", 67_255),
-    ("crates/xdp/", 10_130),
-    ("crates/tools/", 10_040),
-    ("crates/lab/", 9_140),
-    ("crates/cli/", 19_495),
-    ("xtask/", 860),
+/// The houses with their folders, and the most production lines of each. A change that adds lines takes as
+/// many away, or says in its commit what they are for.
+const MOST: [(&str, &[&str], usize); 8] = [
+    ("the NIC", &NIC, 60_198),
+    ("rsocket", &["crates/nic/rsocket/"], 2_174),
+    ("net", &["crates/nic/net/"], 1_144),
+    ("XDP", &["crates/xdp/"], 14_213),
+    ("tools that read", &["crates/tools/"], 10_040),
+    ("the laboratory", &["crates/lab/"], 9_140),
+    ("cli", &["crates/cli/"], 19_497),
+    ("xtask", &["xtask/"], 860),
+];
+/// What a program needs to have an RDMA device.
+const NIC: [&str; 5] = [
+    "crates/nic/wire/",
+    "crates/nic/transport/",
+    "crates/nic/sys/",
+    "crates/nic/device/",
+    "crates/nic/verbs-c/",
 ];
 
-/// The folders with their lines, and those of all together.
+/// The houses with their lines, and those of all together.
 pub(crate) fn production(files: &[File]) -> Vec<String> {
     let mut lines: Vec<String> =
-        MOST.iter().map(|(folder, _)| format!("{folder} {}", of(files, folder))).collect();
-    let all: usize = MOST.iter().map(|(folder, _)| of(files, folder)).sum();
+        MOST.iter().map(|(house, folders, _)| format!("{house} {}", of(files, folders))).collect();
+    let all: usize = MOST.iter().map(|(_, folders, _)| of(files, folders)).sum();
     lines.push(format!("all {all}"));
     lines
 }
 
-/// Folders with too many.
+/// Houses with too many.
 pub(crate) fn too_many(files: &[File]) -> Vec<String> {
-    let over = MOST.iter().map(|&(folder, most)| (folder, of(files, folder), most));
+    let over = MOST.iter().map(|&(house, folders, most)| (house, of(files, folders), most));
     over.filter(|(_, lines, most)| lines > most)
-        .map(|(folder, lines, most)| format!("{folder}: {lines} production lines, at most {most}"))
+        .map(|(house, lines, most)| format!("{house}: {lines} production lines, at most {most}"))
         .collect()
 }
 
-fn of(files: &[File], folder: &str) -> usize {
+fn of(files: &[File], folders: &[&str]) -> usize {
     let is_production = |file: &&File| {
         let name = file.name.trim_end_matches(".rs");
         let below = name.split_once("/src/").map(|(_, below)| below);
         file.is_rust()
-            && name.starts_with(folder)
+            && folders.iter().any(|folder| name.starts_with(folder))
             && below.is_some_and(|below| !below.split('/').any(|part| part == "tests"))
             && !name.ends_with("_tests")
     };
@@ -90,6 +100,6 @@ mod tests {
                     // z\nconst N: u8 = 1;\n";
         let file = File { name: "crates/nic/a/src/b.rs".into(), text: text.into(), language: Language::Rust };
         let files = [file];
-        assert_eq!((of(&files, "crates/nic/"), of(&files, "crates/xdp/")), (7, 0));
+        assert_eq!((of(&files, &["crates/xdp/", "crates/nic/"]), of(&files, &["crates/xdp/"])), (7, 0));
     }
 }

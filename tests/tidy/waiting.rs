@@ -9,7 +9,7 @@ const PAUSE: &str = "crates/nic/sys/src/waiting.rs";
 pub(crate) fn other_sleeps(files: &[File]) -> Vec<String> {
     let is_source = |file: &&File| {
         file.is_rust()
-            && file.name.starts_with("crates/nic/")
+            && ["crates/nic/", "crates/xdp/hook/"].iter().any(|house| file.name.starts_with(house))
             && file.name.contains("/src/")
             && !file.name.ends_with("tests.rs")
             && !file.name.contains("/tests/")

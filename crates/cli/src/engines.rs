@@ -7,9 +7,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use clap::Args;
-use roxie::hook::control::{ControlError, Listing, Remote, Users};
 use roxie::printable;
 use roxie::registry::{DomainConfig, is_root};
+use roxie_hook::control::{ControlError, Listing, Remote, Users};
 use sys::effective_uid;
 
 use crate::failure::{During, Failure, Outcome};

@@ -79,6 +79,7 @@ use args::{Args, Command};
 #[must_use]
 pub fn main() -> ExitCode {
     sys::survive_file_size_limit();
+    roxie_hook::register();
     let args = parse();
     env::warn_of_unknown();
     let result = match args.command {

@@ -5,8 +5,8 @@ use std::io;
 use std::rc::Rc;
 
 use bpf::{MapDef, MapKind, ProgramKind, Types, UpdateMode};
-use roxie::hook::HookMap;
-use roxie::hook::control::{ControlError, Remote};
+use roxie_hook::HookMap;
+use roxie_hook::control::{ControlError, Remote};
 use sys::bpf::{Map, Program, extensions_of};
 
 use super::MapView;

@@ -4,9 +4,9 @@
 use std::fs;
 use std::io;
 
-use roxie::hook::control::Users;
 use roxie::port::{XskError, XskStep};
 use roxie::xdp::hint_kfuncs;
+use roxie_hook::control::Users;
 use sys::bpf::Program;
 use sys::{AttachedXdp, Capabilities, Capability, Link, XdpFeatures, bound_xsks, xdp_features};
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Subcommand};
-use roxie::hook::HookPoint;
+use roxie_hook::HookPoint;
 
 use crate::bpf_data::args::{MapArgs, RecordsArgs};
 use crate::engines::UsersArgs;

@@ -5,10 +5,10 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-use roxie::hook::HookPoint;
-use roxie::hook::control::{ControlError, Remote};
 use roxie_capture::clock;
 use roxie_capture::live::realtime_offset;
+use roxie_hook::HookPoint;
+use roxie_hook::control::{ControlError, Remote};
 use serde_json::json;
 
 use super::args::{HookLogArgs, HookSamplesArgs, ProcessArgs};
@@ -170,7 +170,7 @@ pub(super) fn log(args: &HookLogArgs) -> Outcome {
 }
 
 /// `device`: one of [`device_suffixes`].
-fn print_line(line: &roxie::hook::LogLine, device: &str, offset: u64, is_json: bool) {
+fn print_line(line: &roxie_hook::LogLine, device: &str, offset: u64, is_json: bool) {
     let point = format!("{}{device}", line.point);
     let time_ns = line.time_ns.saturating_add(offset);
     if is_json {

@@ -6,7 +6,7 @@
 use std::ffi::OsStr;
 use std::time::SystemTime;
 
-use roxie::hook::HookPlan;
+use roxie_hook::HookPlan;
 use sys::Dir;
 
 use crate::failure::{During, Failure, Outcome};
@@ -55,7 +55,7 @@ mod tests {
     use std::fs;
 
     use bpf::{ProgramKind, Recipe, XdpAction};
-    use roxie::hook::HookError;
+    use roxie_hook::HookError;
     use sys::Walk;
 
     use super::*;

@@ -7,9 +7,9 @@ pub(crate) mod loaded;
 pub(crate) mod object;
 mod report;
 
-use roxie::hook::control::{ControlError, Remote};
-use roxie::hook::{HookError, HookPlan, HookPoint};
 use roxie::verbs::HookConfig;
+use roxie_hook::control::{ControlError, Remote};
+use roxie_hook::{HookError, HookPlan, HookPoint};
 
 use crate::engines::{device_of, engines_of, unanswered};
 use crate::failure::{Failure, Outcome};

@@ -7,7 +7,7 @@ use std::path::Path;
 use bpf::object::{Candidate, FILE_MAX, Kernel, candidates};
 use bpf::{Program, ProgramKind};
 use flate2::read::GzDecoder;
-use roxie::hook::HookError;
+use roxie_hook::HookError;
 
 use crate::failure::{During, Failure, Outcome};
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use roxie::hook::HookStatus;
-use roxie::hook::control::{ControlError, Remote};
+use roxie_hook::HookStatus;
+use roxie_hook::control::{ControlError, Remote};
 use serde_json::{Map, Value, json};
 
 use super::args::{HookListArgs, HookStatsArgs};

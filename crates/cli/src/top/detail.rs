@@ -5,14 +5,14 @@ use std::time::Instant;
 
 use ::wire::Qpn;
 use ::wire::capture::{LinkType, Seen};
-use roxie::hook::TapFilter;
-use roxie::hook::control::Remote;
 use roxie::transport::QpCounters;
 use roxie_capture::live::Splitter;
 use roxie_capture::paint::Colours;
 use roxie_capture::show::{Show, Style, Times};
 use roxie_capture::source::Record;
 use roxie_capture::write::NewPacket;
+use roxie_hook::TapFilter;
+use roxie_hook::control::Remote;
 use sys::RecordReader;
 
 use super::item::Key;

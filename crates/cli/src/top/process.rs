@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use roxie::hook::control::{ControlError, Listing, Remote, Users};
 use roxie::registry::DomainConfig;
 use roxie::status::{EngineStatus, QpStatus};
+use roxie_hook::control::{ControlError, Listing, Remote, Users};
 
 use super::item::{Counts, Item, Key};
 use crate::engines::{command_of, engines_of, is_hidden};

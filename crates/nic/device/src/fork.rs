@@ -20,11 +20,11 @@ use std::sync::{Arc, MutexGuard, Weak};
 use crate::cm::CmLocks;
 use crate::engine::gsi::HeldState;
 use crate::engine::{Core, Engine};
-use crate::hook::control::Control;
 use crate::netdev::{Gids, NetdevLock};
 use crate::port::DeadPort;
 use crate::raw::{Raw, State};
 use crate::registry::RegistryLocks;
+use crate::stages::Stages;
 use sys::{ForkHandlers, KeptLock, LimitLock, ProcessMutex};
 
 /// Where a device keeps its engine.
@@ -191,7 +191,7 @@ impl EngineLocks {
     fn release_in_child(mut self) {
         self.core.port = Box::new(DeadPort::default());
         // The child does not have the memory of the taps.
-        self.core.hooks.forget_taps();
+        let _without = self.core.hooks.with(Stages::forget_taps);
         self.core.tables.observer.record(None);
         if let Some(raw) = &mut self.raw {
             raw.close();
@@ -201,7 +201,7 @@ impl EngineLocks {
         if let Some(membership) = self.engine.services.registry.membership() {
             membership.release_in_child(&mut self.registry);
         }
-        self.engine.services.control.iter().for_each(Control::disinherit);
+        self.engine.services.control.iter().for_each(|control| control.disinherit());
     }
 }
 

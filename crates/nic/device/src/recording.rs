@@ -1,11 +1,11 @@
 //! `roxie run --capture`: each engine of the command copies its packets from the first one on.
 //!
-//! An engine that starts connects to the socket that [`VARIABLE`] names and passes the memory of a tap
-//! (`hook/tap.rs`) to the process that writes the file (crate `roxie-capture`, `live/command.rs`). The copies
-//! are complete: an engine that finds the memory full waits for the reader. The connection also tells the
-//! reader which peer a queue pair gets (before its first packet), that a work request failed, what the engine
-//! knows of queue pairs and packets (at the end of each, and of the process), and, when it is closed, that
-//! the engine has ended.
+//! An engine that starts connects to the socket that [`VARIABLE`] names and passes the memory of a tap (crate
+//! `roxie-hook`, `tap.rs`) to the process that writes the file (crate `roxie-capture`, `live/command.rs`).
+//! The copies are complete: an engine that finds the memory full waits for the reader. The connection also
+//! tells the reader which peer a queue pair gets (before its first packet), that a work request failed, what
+//! the engine knows of queue pairs and packets (at the end of each, and of the process), and, when it is
+//! closed, that the engine has ended.
 
 use std::fmt::Write;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,9 +14,9 @@ use std::path::Path;
 use sys::Dir;
 use transport::{AsyncEventKind, QpEvent, WcStatus};
 
-use crate::hook::{Hooks, TapFilter};
 use crate::notice::notice;
 use crate::registry::identity::{Peer, Relation};
+use crate::stages::Hooks;
 use crate::status::QpStatus;
 use crate::status::Row;
 
@@ -51,8 +51,7 @@ impl Recording {
     pub(crate) fn from_env(hooks: &mut Hooks, device: (&str, &str), slot: u16) -> Option<Recording> {
         let socket = std::env::var_os(VARIABLE).filter(|path| !path.is_empty())?;
         let snap_len = std::env::var(SNAP_VARIABLE).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
-        let filter = TapFilter { snap_len, ..TapFilter::default() };
-        let begun = Self::begin(hooks, Path::new(&socket), device, slot, filter);
+        let begun = Self::begin(hooks, Path::new(&socket), device, slot, snap_len);
         begun
             .inspect_err(|why| notice(format_args!("the packets of this process are not captured: {why}")))
             .ok()
@@ -63,9 +62,8 @@ impl Recording {
         socket: &Path,
         (device, netdev): (&str, &str),
         slot: u16,
-        filter: TapFilter,
+        snap_len: u32,
     ) -> Result<Recording, String> {
-        let (copies, reader) = filter.memory().map_err(|error| error.to_string())?;
         let connection = sys::connect_seqpacket_file(socket).map_err(|error| error.to_string())?;
         // The variable may be of another user, as after su(1), and that user would read the packets.
         let listener = Peer::of(&connection).map_err(|error| error.to_string())?;
@@ -75,9 +73,10 @@ impl Recording {
         }
         let mut name = std::fs::read("/proc/self/comm").unwrap_or_default().trim_ascii_end().to_vec();
         name.extend_from_slice(format!(" {device} on {netdev}").as_bytes());
+        let reader = hooks.with(|stages| stages.record(snap_len)).map_err(|bad| bad.why)?;
+        let reader = reader.map_err(|error| error.to_string())?;
         sys::send_record(connection.as_fd(), &slot.to_le_bytes(), &name, &[reader.as_fd()])
             .map_err(|error| error.to_string())?;
-        hooks.record(filter, copies).map_err(|error| error.to_string())?;
         Ok(Recording { connection, has_failed: false, untold: 0 })
     }
 

@@ -6,10 +6,10 @@ use std::io;
 use transport::chaos::{ChaosPlan, PlanError};
 use transport::refusal::Os;
 
-use crate::hook::HookError;
 use crate::port::XskError;
 use crate::registry::JoinError;
 use crate::setting::BadSetting;
+use crate::stages::BadHook;
 use crate::variable::BadVariable;
 
 /// Longest name of a device (IBV_SYSFS_NAME_MAX with its zero).
@@ -56,7 +56,7 @@ pub enum Refusal {
     /// `ROXIE_CHAOS` is not a valid plan, with the reason.
     BadChaos(PlanError),
     /// `ROXIE_INGRESS` or `ROXIE_EGRESS` is not a valid hook.
-    BadHook(HookError),
+    BadHook(BadHook),
     /// The limits of addresses or data (RLIMIT_AS, RLIMIT_DATA) do not permit an engine.
     NoMemory,
     /// The kernel refuses the thread of an engine.
@@ -106,8 +106,9 @@ impl Refusal {
             }
             Refusal::BadVariable(_) => "correct it, or unset it".to_owned(),
             Refusal::BadChaos(_) => format!("use {}, or unset it", ChaosPlan::WORDS),
-            Refusal::BadHook(error) => error
-                .remedy()
+            Refusal::BadHook(bad) => bad
+                .remedy
+                .clone()
                 .unwrap_or_else(|| "correct ROXIE_INGRESS or ROXIE_EGRESS, or unset it".to_owned()),
             Refusal::NoXsk { error, .. } => match error.remedy() {
                 remedy if remedy.is_empty() => "use --port udp".to_owned(),
@@ -178,7 +179,7 @@ impl fmt::Display for Refusal {
             Refusal::NoThread(error) => write!(f, "no thread for the engine: {error}"),
             Refusal::BadVariable(bad) => bad.fmt(f),
             Refusal::BadChaos(error) => write!(f, "ROXIE_CHAOS: {error}"),
-            Refusal::BadHook(error) => write!(f, "no hook: {error}"),
+            Refusal::BadHook(bad) => write!(f, "no hook: {}", bad.why),
             Refusal::NoXsk { netdev, error } => write!(f, "no AF_XDP on {netdev}: {error}"),
         }
     }

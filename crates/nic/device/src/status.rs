@@ -8,7 +8,7 @@ use wire::{Psn, Qpn};
 use crate::qp_numbers::QpIndex;
 
 /// Name of a counter (that of rxe or of the drivers) and its value.
-pub(crate) type Row = (&'static str, u64);
+pub type Row = (&'static str, u64);
 
 /// Status of an engine.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -74,10 +74,11 @@ pub struct QpStatus {
 
 /// Some queue pairs of an engine, in the order of their QPNs.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub(crate) struct QpPage {
-    pub(crate) qps: Vec<QpStatus>,
+pub struct QpPage {
+    /// The queue pairs.
+    pub qps: Vec<QpStatus>,
     /// Where the next page starts.
-    pub(crate) next: Option<QpIndex>,
+    pub next: Option<QpIndex>,
 }
 
 /// Queue pairs in one page: each takes about 400 bytes of a reply, and 1 us under the engine's lock.
@@ -202,15 +203,17 @@ impl ObjectStatus {
 
 /// Some objects of one kind, in the order of their numbers.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub(crate) struct ObjectPage {
-    pub(crate) objects: Vec<ObjectStatus>,
+pub struct ObjectPage {
+    /// The objects.
+    pub objects: Vec<ObjectStatus>,
     /// Number with which the next page starts.
-    pub(crate) next: Option<u32>,
+    pub next: Option<u32>,
 }
 
 impl ObjectPage {
     /// Whether the numbers ascend from `from` on, up to that of the next page.
-    pub(crate) fn is_in_order(&self, from: u32) -> bool {
+    #[must_use]
+    pub fn is_in_order(&self, from: u32) -> bool {
         let numbers = || self.objects.iter().map(ObjectStatus::id).chain(self.next);
         numbers().is_sorted_by(|one, next| one < next) && numbers().next().is_none_or(|first| first >= from)
     }

@@ -7,7 +7,6 @@ mod rc;
 
 use std::time::{Duration, Instant};
 
-use roxie::hook::{Hook, HookPoint};
 use roxie::transport::{
     Access, Errno, MwBind, QpAttr, QpAttrMask, QpCap, QpState, QpType, RecvWr, SendFlags, SendWr, VerbsError,
     Wc, WcOpcode, WcStatus, WrOp,
@@ -333,24 +332,6 @@ fn completion_vectors_get_engines() {
         different.sort_unstable();
         different.dedup();
         assert_eq!(different.len(), first.len());
-    });
-}
-
-#[test]
-fn no_engine_starts_while_a_hook_is_attached() {
-    domain::on_both_paths("no_engine_starts_while_a_hook_is_attached", || {
-        let context = device("auto");
-        let pd = context.alloc_pd().expect("the engine starts");
-        let hook = || Hook::parse("count").expect("a hook");
-        context.device().attach_hook(HookPoint::Ingress, hook(), false).expect("a free point");
-        let hooked = [(); 2].map(|()| created_by_another_thread(&context, &pd));
-        assert_eq!(slot(&hooked[0]), slot(&hooked[1]), "the hook sees the packets of both");
-        context.device().detach_hook(HookPoint::Ingress).expect("it is attached");
-        let free = created_by_another_thread(&context, &pd);
-        let engines = if context.comp_vectors() > 1 { 2 } else { 1 };
-        assert_eq!(slot(&free) != slot(&hooked[0]), engines == 2);
-        let attached = context.device().attach_hook(HookPoint::Ingress, hook(), false);
-        assert_eq!(attached.is_err(), engines == 2, "it would see the packets of one engine: {attached:?}");
     });
 }
 

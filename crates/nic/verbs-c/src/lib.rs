@@ -24,6 +24,7 @@ mod signal;
 
 /// Runs when the library is loaded, before any function that the application calls.
 extern "C" fn at_load() {
+    roxie_hook::register();
     let process = ibv::device::Process {
         first_device: exit::register,
         devices_looked_at: rdma::device::close_removed,

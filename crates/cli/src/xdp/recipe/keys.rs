@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use bpf::Select;
-use roxie::hook::quantity;
+use roxie_hook::quantity;
 
 use super::{QUEUES_MAX, roce};
 use crate::failure::{Failure, Outcome};

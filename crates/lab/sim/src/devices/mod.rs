@@ -175,6 +175,7 @@ fn run_plan(options: &DeviceOptions, plan: &Plan) -> Result<DeviceOutcome, Devic
 
 /// One device for each process.
 fn open(plan: &Plan, threads: &Arc<Threads>, tuning: Tuning) -> Vec<Arc<Process>> {
+    roxie_hook::register();
     let killed = matches!(plan.incident, Incident::Kill(_) | Incident::Kills(_));
     let closes_early = plan.connections.iter().any(|connection| connection.closes_early.contains(&true));
     let uses_cm = plan.extension.cm.is_some();

@@ -3,7 +3,8 @@
 //! [`transport::chaos`] decides, from the seed, whether a fault happens; the modules here do it, each at one
 //! place of the data path. `late_writes.rs`: when and in which order bytes reach application memory.
 //! `departures.rs`: when send buffers are read. `completions.rs`: completions and events. `receives.rs`: RNR
-//! NAKs. `hook/faults.rs`: the network. Without `--chaos` each place costs one comparison with `None`.
+//! NAKs. The network is a stage of the egress hook (crate `roxie-hook`, `faults.rs`). Without `--chaos` each
+//! place costs one comparison with `None`.
 //!
 //! Times in this module bound how late something is; they do not decide whether it is late.
 

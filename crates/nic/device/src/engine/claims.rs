@@ -68,7 +68,7 @@ impl Engine {
             self.services.registry.release_slot(slot);
             return Err(error);
         }
-        core.hooks.add_slot(slot);
+        let _without = core.hooks.with(|stages| stages.add_slot(slot));
         core.tables.add_slot(slot);
         Ok(())
     }
@@ -92,7 +92,6 @@ mod tests {
     use crate::cm::SharedPorts;
     use crate::engine::Parts;
     use crate::gid::GidTable;
-    use crate::hook::Hooks;
     use crate::netdev::Gids;
     use crate::port::{
         DeadPort, Destination, FlowId, FlowKey, Headers, Port, PortProperties, PortReport, RxBatch, RxScope,
@@ -100,6 +99,7 @@ mod tests {
     use crate::registry::{ForwardOutcome, Membership, Registry, ServiceRequest};
     use crate::runtime::Runtime;
     use crate::sched::Tuning;
+    use crate::stages::Hooks;
 
     const SLOT: u16 = 3;
     /// A claim lasts until all threads are in it, but at most this long.
@@ -241,7 +241,7 @@ mod tests {
             registry: Box::new(Slots(Arc::clone(&asked))),
             gids: Arc::new(Gids::new(GidTable::without_addresses())),
             ports: SharedPorts::default(),
-            hooks: Hooks::new(1),
+            hooks: Hooks::default(),
             control: None,
             runtime: Runtime::Kernel,
             tuning: Tuning::default(),

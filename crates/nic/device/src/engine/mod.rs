@@ -43,8 +43,6 @@ use wire::Qpn;
 pub(crate) use self::core::Core;
 
 use crate::cm::{CmDriver, SharedPorts};
-use crate::hook::control::Control;
-use crate::hook::{Hooks, Redirected};
 use crate::locked::Locked;
 use crate::moderation::Moderator;
 use crate::netdev::Gids;
@@ -53,6 +51,7 @@ use crate::qp_numbers::QpIndex;
 use crate::registry::Registry;
 use crate::runtime::Runtime;
 use crate::sched::{Posters, Trigger, Tuning};
+use crate::stages::{Control, Hooks, Redirected};
 use crate::status::Row;
 use group::Place;
 use gsi::Held;
@@ -83,8 +82,8 @@ pub(crate) struct Parts {
     /// The RDMA ports of the domain.
     pub(crate) ports: SharedPorts,
     pub(crate) hooks: Hooks,
-    /// `None` if no descriptor was free; only this process can then attach hooks.
-    pub(crate) control: Option<Control>,
+    /// See [`Services`].
+    pub(crate) control: Option<Box<dyn Control>>,
     pub(crate) runtime: Runtime,
     pub(crate) tuning: Tuning,
 }
@@ -135,8 +134,8 @@ impl Engine {
         let has_monitor = first.is_none() && matches!(runtime, Runtime::Kernel);
         let monitor = if has_monitor { gids.monitor() } else { -1 };
         let table = gids.get();
-        hooks.set_engine(slot, runtime.clone());
-        let redirects = Arc::clone(hooks.redirects());
+        let _without = hooks.with(|stages| stages.set_engine(slot, runtime.clone()));
+        let redirects = hooks.redirects();
         let core = Core::new(port, hooks, Tables::new(slot, &table), tuning);
         let services = Services {
             device,
@@ -339,7 +338,8 @@ impl Engine {
         }
         for Redirected { slot, passes, packet } in &redirected {
             let outcome = self.services.registry.forward(*slot, &packet.batch());
-            if !self.services.redirects.count(outcome, self.runtime.now_ns()) {
+            let now_ns = self.runtime.now_ns();
+            if !self.services.redirects.as_ref().is_some_and(|counts| counts.count(outcome, now_ns)) {
                 continue;
             }
             let (mut core, now) = (self.lock(), self.now());

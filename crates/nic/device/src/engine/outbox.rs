@@ -4,8 +4,8 @@
 
 use wire::Qpn;
 
-use crate::hook::Redirected;
 use crate::port::{OwnedPacket, RxBatch};
+use crate::stages::Redirected;
 
 /// Management datagrams kept until the next delivery; more are dropped, and their senders retransmit them.
 const MADS_MAX: usize = 1024;

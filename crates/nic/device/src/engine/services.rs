@@ -11,10 +11,9 @@ use super::gsi::Held;
 use super::observer::Faults;
 use super::refused::RefusedWatch;
 use crate::cm::CmDriver;
-use crate::hook::RedirectOutcome;
-use crate::hook::control::Control;
 use crate::netdev::Gids;
 use crate::registry::Registry;
+use crate::stages::{Control, Redirects};
 use sys::Netlink;
 
 /// See the module documentation.
@@ -23,15 +22,15 @@ pub(crate) struct Services {
     pub(super) device: String,
     pub(crate) cm: Arc<CmDriver>,
     pub(crate) registry: Box<dyn Registry>,
-    /// `None` if no descriptor was free.
-    pub(crate) control: Option<Control>,
+    /// `None` without the plug-in, or if no descriptor was free.
+    pub(crate) control: Option<Box<dyn Control>>,
     pub(crate) gids: Arc<Gids>,
     /// Readable when the netdev has changed. -1 in sandboxes that forbid netlink, and in all engines but the
     /// first.
     pub(super) monitor: RawFd,
     pub(crate) held: Held,
     pub(super) refused: RefusedWatch,
-    pub(super) redirects: Arc<RedirectOutcome>,
+    pub(super) redirects: Option<Arc<dyn Redirects>>,
     pub(crate) routes: Routes,
     pub(crate) claims: Claims,
     pub(super) faults: Faults,

@@ -135,7 +135,7 @@ impl Headers {
 
 /// Returns the UDP payload of a frame to `udp_port`, as a batch of one packet; `None` if the frame is
 /// another one, or truncated.
-pub(crate) fn batch_of(frame: &[u8], udp_port: u16, queue: RxQueue) -> Option<RxBatch<'_>> {
+pub fn batch_of(frame: &[u8], udp_port: u16, queue: RxQueue) -> Option<RxBatch<'_>> {
     let (ethernet, _, ether_type, packet) = Ethernet::split(frame)?;
     let (ip, datagram) = Ip::split(ether_type, packet)?;
     if ip.protocol() != PROTOCOL_UDP {

@@ -19,10 +19,9 @@ mod xsk;
 
 pub use choice::{LocalPath, PortChoice, PortKind};
 pub(crate) use dead::DeadPort;
-pub use headers::Headers;
-pub(crate) use headers::batch_of;
+pub use headers::{Headers, batch_of};
 pub use outlook::Outlook;
-pub(crate) use owned::OwnedPacket;
+pub use owned::OwnedPacket;
 pub use udp::{RECEIVE_BUFFER, UdpPort, UdpPortConfig, receive_socket};
 pub use xsk::{BurstPath, Teardown, XskError, XskPort, XskPortConfig, XskStep};
 
@@ -37,7 +36,7 @@ use wire::{FlushIcrc, IcrcHeader, Mac};
 pub const MAX_PACKET: usize = 4096 + 64;
 
 /// Replaces the destination slot in flows of QP1, so that no burst contains QP1 and data packets.
-pub(crate) const GSI_FLOW_SLOT: u16 = u16::MAX;
+pub const GSI_FLOW_SLOT: u16 = u16::MAX;
 
 /// Request bytes in flight to one slot of a peer, which has a socket of its own. The limit is the buffer of
 /// that socket: an unprivileged one holds about six 64 KiB GRO batches (rmem_max 212992, doubled by the
@@ -172,7 +171,8 @@ impl<'a> RxBatch<'a> {
 
     /// Returns the flow of the batch, except for its slot and for the sender's choices that no header
     /// shows.
-    pub(crate) fn flow_key(&self) -> FlowKey {
+    #[must_use]
+    pub fn flow_key(&self) -> FlowKey {
         let RxBatch { src, dst, tos, ttl, .. } = *self;
         FlowKey { src, dst, dst_slot: 0, tos, ttl, flush_icrc: FlushIcrc::Iba, above: 0 }
     }
@@ -470,7 +470,7 @@ impl PortCounters {
 }
 
 /// Returns the ICRC pseudo header of a flow; `None` for addresses of different families.
-pub(crate) fn icrc_header(src: IpAddr, dst: IpAddr, src_port: u16, dst_port: u16) -> Option<IcrcHeader> {
+pub fn icrc_header(src: IpAddr, dst: IpAddr, src_port: u16, dst_port: u16) -> Option<IcrcHeader> {
     match (src, dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => Some(IcrcHeader::v4(src, dst, src_port, dst_port)),
         (IpAddr::V6(src), IpAddr::V6(dst)) => Some(IcrcHeader::v6(src, dst, src_port, dst_port)),

@@ -8,7 +8,7 @@ use super::{Icrc, RxBatch, RxQueue};
 
 /// A packet that outlives its GRO batch.
 #[derive(Clone, Debug)]
-pub(crate) struct OwnedPacket {
+pub struct OwnedPacket {
     src: IpAddr,
     src_port: u16,
     dst: IpAddr,
@@ -22,7 +22,9 @@ pub(crate) struct OwnedPacket {
 }
 
 impl OwnedPacket {
-    pub(crate) fn new(batch: &RxBatch<'_>, bytes: &[u8]) -> Self {
+    /// A copy of the packet `bytes` of a batch.
+    #[must_use]
+    pub fn new(batch: &RxBatch<'_>, bytes: &[u8]) -> Self {
         let RxBatch { src, src_port, dst, dst_port, ifindex, tos, ttl, macs, .. } = *batch;
         let is_forwarded = batch.queue == RxQueue::Forwarded;
         let bytes = bytes.to_vec();
@@ -46,7 +48,8 @@ impl OwnedPacket {
     }
 
     /// The packet as a batch of one.
-    pub(crate) fn batch(&self) -> RxBatch<'_> {
+    #[must_use]
+    pub fn batch(&self) -> RxBatch<'_> {
         let Self { src, src_port, dst, dst_port, ifindex, tos, ttl, macs, is_forwarded, ref bytes } = *self;
         let queue = if is_forwarded { RxQueue::Forwarded } else { RxQueue::Slot };
         let segment = bytes.len();

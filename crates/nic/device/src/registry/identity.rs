@@ -20,7 +20,7 @@ use sys::{Credentials, IdView, PeerNamespace};
 
 /// What the peer is to this process.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Relation {
+pub enum Relation {
     /// The same user: it may do whatever this process may.
     Same,
     /// The root user of this process's user namespace.
@@ -33,9 +33,11 @@ pub(crate) enum Relation {
 
 /// The process at the other end of a socket.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Peer {
-    pub(crate) credentials: Credentials,
-    pub(crate) relation: Relation,
+pub struct Peer {
+    /// What the kernel says of it.
+    pub credentials: Credentials,
+    /// What it is to this process.
+    pub relation: Relation,
 }
 
 impl Peer {
@@ -43,7 +45,7 @@ impl Peer {
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`.
-    pub(crate) fn of(connection: &OwnedFd) -> io::Result<Peer> {
+    pub fn of(connection: &OwnedFd) -> io::Result<Peer> {
         let credentials = sys::peer_credentials(connection.as_fd())?;
         let namespace = || sys::peer_namespace(connection.as_fd(), credentials);
         let relation = relation(id_view(), sys::effective_uid(), credentials.uid, namespace)?;

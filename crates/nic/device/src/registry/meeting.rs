@@ -23,16 +23,19 @@ use crate::private_dir::private_dir;
 
 /// A listener, with one or two sockets.
 #[derive(Debug)]
-pub(crate) struct Listener {
+pub struct Listener {
     // Dropped first: the next process with the name makes the file again.
-    pub(crate) private: Option<PrivateSocket>,
-    pub(crate) public: OwnedFd,
+    /// The socket in the private directory, if there is one.
+    pub private: Option<PrivateSocket>,
+    /// The socket with the abstract name.
+    pub public: OwnedFd,
 }
 
 /// A listening socket in the private directory. Its file is removed on drop.
 #[derive(Debug)]
-pub(crate) struct PrivateSocket {
-    pub(crate) socket: OwnedFd,
+pub struct PrivateSocket {
+    /// The socket.
+    pub socket: OwnedFd,
     pub(crate) file: SocketFile,
 }
 
@@ -46,7 +49,7 @@ pub(crate) struct SocketFile {
 
 /// Which socket of a listener accepted a connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum ListenerKind {
+pub enum ListenerKind {
     /// The abstract name.
     Public,
     /// The private directory.
@@ -60,7 +63,7 @@ const ABANDONED: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// `EADDRINUSE` if another process has the name.
-pub(crate) fn listen(name: &str, backlog: i32) -> io::Result<Listener> {
+pub fn listen(name: &str, backlog: i32) -> io::Result<Listener> {
     let public = sys::bind_seqpacket(name)?;
     sys::listen(public.as_fd(), backlog)?;
     // Without the private socket only processes in other user namespaces are out of reach.
@@ -83,7 +86,7 @@ fn listen_privately(name: &str, backlog: i32) -> Option<PrivateSocket> {
 ///
 /// # Errors
 /// `ECONNREFUSED` without a listener, `EAGAIN` if its backlog is full.
-pub(crate) fn connect(name: &str) -> io::Result<(OwnedFd, Peer)> {
+pub fn connect(name: &str) -> io::Result<(OwnedFd, Peer)> {
     let connection = sys::connect_seqpacket(name)?;
     let peer = Peer::of(&connection)?;
     if peer.relation != Relation::Same
@@ -97,7 +100,7 @@ pub(crate) fn connect(name: &str) -> io::Result<(OwnedFd, Peer)> {
 }
 
 /// The process that made this connection to a listener.
-pub(crate) fn peer(connection: &OwnedFd, kind: ListenerKind) -> io::Result<Peer> {
+pub fn peer(connection: &OwnedFd, kind: ListenerKind) -> io::Result<Peer> {
     match kind {
         ListenerKind::Public => Peer::of(connection),
         ListenerKind::Private => Peer::through_private_dir(connection),

@@ -20,14 +20,13 @@ use crate::engine::progress;
 use crate::engine::{Engine, Parts};
 use crate::fork;
 use crate::guard;
-use crate::hook::control::Control;
-use crate::hook::{HookPoint, Hooks};
 use crate::notice::notice;
 use crate::port::{PortChoice, PortKind};
 use crate::recording::Recording;
 use crate::registry::{DomainConfig, Membership, Registry};
 use crate::runtime::Runtime;
 use crate::sched::Tuning;
+use crate::stages::{self, HookConfig, Hooks};
 use crate::trace;
 use crate::variable::BadVariable;
 
@@ -136,12 +135,16 @@ impl Device {
         // Engines start for threads while no hook is attached: one of the configuration was detached.
         let is_for_thread = beside.is_some_and(|(first, _)| first.place.is_auto());
         let ifindex = self.gids().ifindex;
-        let mut hooks = if is_for_thread { Hooks::new(ifindex) } else { self.0.hooks.take(ifindex)? };
+        let mut hooks = if is_for_thread {
+            Hooks::open(ifindex, &HookConfig::default()).map_err(Refusal::BadHook)?
+        } else {
+            self.0.hooks.take(ifindex)?
+        };
         if let Some(chaos) = chaos {
-            hooks.append(HookPoint::Egress, crate::hook::faults::hook(chaos)).map_err(Refusal::BadHook)?;
+            hooks.with(|stages| stages.disturb(chaos)).flatten().map_err(Refusal::BadHook)?;
         }
         let membership = Membership::join(&domain)?;
-        let control = Control::open(&domain, membership.slot()).ok();
+        let control = stages::control(&domain, membership.slot());
         let table = self.gids();
         let port = crate::open_port::open(PortChoice { kind, ..choice }, &membership, &table)?;
         let recording = Recording::from_env(&mut hooks, (&self.0.name, &table.netdev), membership.slot());

@@ -2,39 +2,11 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use super::Refusal;
-use crate::hook::{Hook, HookError, HookPoint, Hooks};
-
-/// Hooks as text in the syntax of [`HookPlan::read`](crate::hook::HookPlan::read); empty for none.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct HookConfig {
-    /// Hook for received packets.
-    pub ingress: String,
-    /// Hook for packets to send.
-    pub egress: String,
-}
-
-impl HookConfig {
-    /// Takes the hooks from `ROXIE_INGRESS` and `ROXIE_EGRESS`.
-    #[must_use]
-    pub fn from_env() -> HookConfig {
-        let get = |name| std::env::var_os(name).unwrap_or_default().to_string_lossy().into_owned();
-        HookConfig { ingress: get("ROXIE_INGRESS"), egress: get("ROXIE_EGRESS") }
-    }
-
-    /// Parses both hooks.
-    ///
-    /// # Errors
-    /// Those of [`Hook::parse`].
-    pub fn load(&self) -> Result<Vec<(HookPoint, Hook)>, HookError> {
-        let named = [(HookPoint::Ingress, &self.ingress), (HookPoint::Egress, &self.egress)];
-        let named = named.into_iter().filter(|(_, text)| !text.is_empty());
-        named.map(|(point, text)| Ok((point, Hook::parse(text)?))).collect()
-    }
-}
+use super::{Device, Refusal};
+use crate::stages::{BadHook, HookConfig, Hooks, Stages};
 
 /// Hooks of a device before its engine starts.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct EarlyHooks {
     config: HookConfig,
     made: Mutex<Option<Hooks>>,
@@ -46,27 +18,41 @@ impl EarlyHooks {
     }
 
     /// Runs `work` on the hooks that the engine will start with.
-    pub(super) fn with<R>(
-        &self,
-        ifindex: u32,
-        work: impl FnOnce(&mut Hooks) -> Result<R, HookError>,
-    ) -> Result<R, HookError> {
+    fn with<R>(&self, ifindex: u32, work: impl FnOnce(&mut Hooks) -> R) -> Result<R, BadHook> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        if made.is_none() {
-            let mut hooks = Hooks::new(ifindex);
-            for (point, hook) in self.config.load()? {
-                hooks.attach(point, hook, false)?;
-            }
-            *made = Some(hooks);
-        }
-        work(made.get_or_insert_with(|| Hooks::new(ifindex)))
+        let hooks = match &mut *made {
+            Some(hooks) => hooks,
+            none => none.insert(Hooks::open(ifindex, &self.config)?),
+        };
+        Ok(work(hooks))
     }
 
     /// Returns the hooks that the engine starts with. An engine in a forked child starts with those of the
     /// configuration.
     pub(super) fn take(&self, ifindex: u32) -> Result<Hooks, Refusal> {
-        let taken = self.with(ifindex, |hooks| Ok(std::mem::replace(hooks, Hooks::new(ifindex))));
+        let taken = self.with(ifindex, std::mem::take);
         *self.made.lock().unwrap_or_else(PoisonError::into_inner) = None;
         taken.map_err(Refusal::BadHook)
+    }
+}
+
+impl Device {
+    /// Runs `work` on the stages of the device's first engine, or on those that it will start with. `work`
+    /// also gets the number of engines, if the device has started them for several threads.
+    ///
+    /// # Errors
+    /// The process has no plug-in; before the engine starts, also the errors of the device's configuration.
+    pub fn with_stages<R>(
+        &self,
+        work: impl FnOnce(&mut dyn Stages, Option<usize>) -> R,
+    ) -> Result<R, BadHook> {
+        // No engine starts while the lock is held.
+        let engine = self.0.engine.lock();
+        let engines = engine.as_ref().and_then(|engine| engine.started_for_threads());
+        let work = |hooks: &mut Hooks| hooks.with(|stages| work(stages, engines));
+        match engine.as_deref() {
+            Some(engine) => work(&mut engine.lock().hooks),
+            None => self.0.hooks.with(self.gids().ifindex, work).flatten(),
+        }
     }
 }

@@ -107,7 +107,6 @@
 //! }
 //! ```
 
-mod attach;
 mod attr;
 mod buffer;
 mod choice;
@@ -138,6 +137,7 @@ pub use crate::events::{AsyncElement, AsyncEvent};
 pub use crate::fork::watch_forks;
 pub use crate::refusal::{Refusal, cause, remedy};
 pub use crate::setting::{BadSetting, DEVICES_MAX, DeviceSetting};
+pub use crate::stages::HookConfig;
 pub use crate::traffic::Traffic;
 pub use attr::{DeviceAttr, GidEntry, PortAttr};
 pub use buffer::Buffer;
@@ -147,7 +147,6 @@ pub use cq::{CompChannel, Cq};
 pub use device::{Context, Device};
 pub use dm::Dm;
 pub use fast_mr::FastMr;
-pub use hooks::HookConfig;
 pub use list::DeviceList;
 pub use mw::{Mw, MwType};
 pub use one_device::{DeviceName, REMEDY as TWO_DEVICES, is_of_two_devices};

@@ -3,11 +3,11 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use roxie::hook::control::{Listing, Remote, Users};
 use roxie::registry::DomainConfig;
 use roxie::status::{EngineStatus, ObjectKind, ObjectStatus, QpStatus};
 use roxie::transport::QpCounters;
 use roxie::verbs::Context;
+use roxie_hook::control::{Listing, Remote, Users};
 
 use super::attribute::*;
 use super::entry::{object, queue_pair};

@@ -31,7 +31,7 @@ const BACKLOG: i32 = 4096;
 /// Messages that are taken of an engine at a time; it has sent more of them only if it sends all the time.
 /// Half: a full socket is read in two parts. Double: their block may exceed what readers take (16 MiB).
 const MESSAGES: usize = 512;
-/// Longest memory of an engine in bytes. It has 16 MiB (crate `roxie`, `hook/tap.rs`); double would let a
+/// Longest memory of an engine in bytes. It has 16 MiB (crate `roxie-hook`, `tap.rs`); double would let a
 /// process that passes other memory take twice as much of this one.
 const MEMORY_MAX: usize = 64 << 20;
 /// Time between two readings: an engine that sends 5 GB/s fills its memory in 3 ms.

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::io;
 
-use roxie::hook::control::ControlError;
+use roxie_hook::control::ControlError;
 
 /// Why a live capture cannot start.
 #[derive(Debug)]

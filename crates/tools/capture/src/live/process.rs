@@ -9,11 +9,11 @@ use std::io;
 use std::time::Duration;
 
 use bpf::TapHeader;
-use roxie::hook::TapFilter;
-use roxie::hook::control::{Remote, Users};
 use roxie::recording;
 use roxie::registry::DomainConfig;
 use roxie::status::EngineStatus;
+use roxie_hook::TapFilter;
+use roxie_hook::control::{Remote, Users};
 use sys::{RecordReader, now_ns};
 
 use super::error::{During, LiveError};

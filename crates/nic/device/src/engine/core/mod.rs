@@ -15,10 +15,10 @@ use super::entry::QpEntry;
 use super::multicast;
 use super::tables::{Tables, no_queue_pair};
 use crate::gid::{Source, refuse_gid_index};
-use crate::hook::Hooks;
 use crate::port::{Destination, FlowKey, Port, RxQueues};
 use crate::qp_numbers::QpIndex;
 use crate::sched::{Quantum, Trigger, Tuning};
+use crate::stages::Hooks;
 use crate::trace;
 
 /// The device behind the engine's lock. Its callers pass the time; it reads no clock.

@@ -18,10 +18,10 @@ impl Core {
         let is_paused = hooks.is_paused(now);
         let batches = if is_paused && !(scope.everything && hooks.is_waiting_for_reader()) {
             0
-        } else if hooks.has_ingress() {
+        } else if let Some(stages) = hooks.ingress() {
             let scope = RxScope { with_icrc: true, ..scope };
-            let batches = port.recv(scope, &mut |batch| hooks.receive(batch, &mut deliver));
-            hooks.send_bounced(&mut **port);
+            let batches = port.recv(scope, &mut |batch| stages.receive(batch, &mut deliver));
+            stages.send_bounced(&mut **port);
             batches
         } else {
             port.recv(scope, &mut deliver)
@@ -36,8 +36,14 @@ impl Core {
     /// Receives a batch that another process of this host has forwarded.
     pub(crate) fn receive_forwarded(&mut self, now: Instant, batch: &RxBatch<'_>) {
         let Core { port, hooks, tables, .. } = self;
-        hooks.receive(batch, &mut |batch| tables.receive_batch(now, batch));
-        hooks.send_bounced(&mut **port);
+        let mut deliver = |batch: &RxBatch<'_>| tables.receive_batch(now, batch);
+        match hooks.ingress() {
+            Some(stages) => {
+                stages.receive(batch, &mut deliver);
+                stages.send_bounced(&mut **port);
+            }
+            None => deliver(batch),
+        }
         tables.end_of_batch(now, false);
     }
 

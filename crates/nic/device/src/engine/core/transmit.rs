@@ -97,8 +97,7 @@ impl Core {
         };
         let (flow, qpn) = (entry.share.flow(), entry.qp.qpn());
         let (mut sent, mut is_other_flow) = (0, false);
-        hooks.change_flow();
-        hooks.set_sender(Some(entry.qp.qpn()));
+        hooks.begin(qpn);
         let mut sending = entry.qp.transmit_quantum(now, quantum.budget_pkts);
         while sent < quantum.max_pkts {
             if sent == quantum.flush_at_pkts {
@@ -161,8 +160,7 @@ impl Core {
         };
         let deth = Deth { q_key: QKey::GSI, src_qp: Qpn::GSI };
         if let Some(len) = write_mad(self.port.tx_slot(), &bth, deth, mad) {
-            self.hooks.change_flow();
-            self.hooks.set_sender(Some(Qpn::GSI));
+            self.hooks.begin(Qpn::GSI);
             self.hooks.commit(&mut *self.port, flow, len);
             self.hooks.change_flow();
             self.port.flush();

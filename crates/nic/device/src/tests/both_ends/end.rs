@@ -17,13 +17,13 @@ use crate::engine::entry::QpEntry;
 use crate::engine::tables::Tables;
 use crate::events::EventQueue;
 use crate::gid::{GidRow, GidTable};
-use crate::hook::Hooks;
 use crate::keys::{MwType, Range};
 use crate::mr::DmaMemory;
 use crate::port::Destination;
 use crate::port::RxQueues;
 use crate::sched::Tuning;
 use crate::srqs::{SrqEntry, SrqScope, XrcScope, srqn};
+use crate::stages::Hooks;
 use crate::verbs::AsyncEvent;
 
 /// Payload of a full packet.
@@ -181,7 +181,7 @@ impl End {
         let slot = number as u16 + 1;
         let tables = Tables::new(slot, &Arc::new(table));
         let port = Box::new(cable.plug(number, address));
-        let mut core = Core::new(port, Hooks::new(7), tables, Tuning::default());
+        let mut core = Core::new(port, Hooks::default(), tables, Tuning::default());
         let events = Arc::new(EventQueue::new().expect("descriptors"));
         let channel = Arc::new(EventQueue::new().expect("descriptors"));
         let cq = |cqe| {
