@@ -19,13 +19,12 @@ use transport::RecvWr;
 use wire::Gid;
 
 use super::app::Process;
+use super::frame::PORT;
 use super::hosts::HostDevices;
 use super::kills::LATE_NS;
 use super::plan::Plan;
 use super::threads::Threads;
 
-/// Port of the listener of process 0; those of the others follow.
-pub(super) const PORT: u16 = 7000;
 /// Level and name of the option with the local ACK timeout (rdma_cma.h).
 const ACK_TIMEOUT: (i32, i32) = (0, 3);
 const RESOLVE_MAX: Duration = Duration::from_secs(2);

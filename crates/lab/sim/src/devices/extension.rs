@@ -1,27 +1,4 @@
-//! Extensions of a basic plan: hooks that impair packets, two processes on one host, connections made by the
-//! connection manager. They have a random stream of their own, so they do not change what the basic plan
-//! draws from a seed.
-
-use super::hosts::Hosts;
-use super::network::{DREP, DREQ, REP, REQ, RTU};
-use super::plan::{App, Connection, KINDS, Kind, Plan};
-use crate::Rng;
-
-/// Hooks of a process in a run whose network loses packets. None of them delays a packet past an ACK timeout.
-const IMPAIRMENTS: [&str; 5] = [
-    "impair:delay=20us,seed=1",
-    "impair:loss=1%,delay=50us,seed=2",
-    "impair:loss=0.5%,jitter=30us,seed=3",
-    "count+impair:delay=5us,duplicate=1%,seed=4+count",
-    "impair:loss=0.1%,delay=200us,jitter=100us,seed=5",
-];
-
-/// Additional time (ns) of a calm run in which packets reach the wrong process of a host. While its
-/// application polls, a process reads forwarded packets only every few milliseconds.
-const MISROUTED_NS: u64 = 1_000_000_000;
-/// Local ACK timeout of a calm run with misrouted packets, as IBA encodes it: 4.3 s, longer than the run, so
-/// a packet that only a timeout would retransmit fails the run.
-const MISROUTED_TIMEOUT: u8 = 20;
+//! What a plan has beside the basic one (`extend.rs`, `hosts.rs` and `kills.rs` draw it), as values.
 
 /// Time (ns) of a run with faults in which the connection manager makes the connections: the timers of the
 /// connection manager take minutes.
@@ -36,15 +13,12 @@ pub(super) const CM_REPEAT_NS: u64 = 4_500_000_000;
 /// Listeners may begin so late (nanoseconds): within the time for which a request waits for its listener.
 pub(super) const LISTENS_LATE_NS: u64 = 30_000_000;
 
-/// Longest inline message (bytes).
-const INLINE_MAX: usize = 64;
-
-/// See the module documentation.
+/// What a plan has beside the basic one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Extension {
     /// Additional time of a calm run (nanoseconds).
     pub(super) calm_ns: u64,
-    /// Local ACK timeout of a calm run, as IBA encodes it; `None` for the default of [`Plan::timeout`].
+    /// Local ACK timeout of a calm run, as IBA encodes it; `None` for the default of `Plan::timeout`.
     pub(super) calm_timeout: Option<u8>,
     /// One plan for each connection; `None` if the connection manager makes no connections.
     pub(super) cm: Option<Vec<CmPlan>>,
@@ -69,117 +43,29 @@ pub(super) struct CmPlan {
 
 impl Extension {
     /// Virtual time (nanoseconds) in which a run with faults ends; `None` for the default of
-    /// [`Plan::time_ns`].
+    /// `Plan::time_ns`.
     pub(super) fn time_max_ns(&self) -> Option<u64> {
         self.cm.is_some().then_some(CM_TIME_NS)
     }
 }
 
-/// Draws the extensions of a plan.
-pub(super) fn extend(plan: &mut Plan, seed: u64) {
-    let rng = &mut Rng::stream(seed, super::EXTENSION);
-    if plan.faults.drop_ppm > 0 {
-        for app in &mut plan.apps {
-            if rng.chance(250) {
-                app.hook = rng.pick(&IMPAIRMENTS);
-            }
-        }
-    }
-    plan.faults.gsi_drop_ppm = plan.faults.drop_ppm;
-    // Only streams of applications without pauses end within the time of these runs. A rejected connection
-    // would leave one end of a ping-pong waiting, and a misrouted packet of a ping-pong may wait for a
-    // timeout.
-    let has_plain_apps = plan.apps.iter().all(|app| app.pause_ns == 0) && !plan.share_cpu;
-    if !has_plain_apps || plan.connections.iter().any(|connection| connection.is_ping_pong) {
-        return;
-    }
-    if rng.chance(300) {
-        share_host(plan, rng);
-    }
-    if rng.chance(300) {
-        use_cm(plan, rng);
-    }
+/// The hosts of a run.
+#[derive(Clone, Debug)]
+pub(super) struct Hosts {
+    /// The host of each device.
+    pub(super) of: Vec<usize>,
+    /// What the opening of a further device takes (nanoseconds).
+    pub(super) opening_ns: u64,
 }
 
-/// Adds a process that shares the host of another one, with connections to some of the others.
-fn share_host(plan: &mut Plan, rng: &mut Rng) {
-    let number = plan.apps.len();
-    let other = |rng: &mut Rng| rng.between(0, number as u64 - 1) as usize;
-    plan.addresses.push(plan.addresses[other(rng)]);
-    let kind = rng.pick(&KINDS);
-    let depth = if kind == Kind::Rarely { 64 } else { rng.pick(&[1, 4, 16, 64]) };
-    plan.apps.push(App {
-        kind,
-        threads: 1,
-        depth,
-        hook: "",
-        pause_after: 0,
-        pause_ns: 0,
-        moderation: (0, 0),
-    });
-    for _ in 0..rng.between(1, 2) {
-        let mut ends = [number, other(rng)];
-        if rng.chance(500) {
-            ends.reverse();
-        }
-        let drawn = loop {
-            let drawn = Connection::draw(rng, &plan.apps);
-            if !drawn.is_ping_pong {
-                break drawn;
-            }
-        };
-        plan.connections.push(Connection { ends, ..drawn });
+impl Hosts {
+    /// The devices of a host.
+    pub(super) fn devices(&self, host: usize) -> impl Iterator<Item = usize> {
+        (0..self.of.len()).filter(move |device| self.of[*device] == host)
     }
-    plan.faults.misroute_ppm = rng.pick(&[0, 1_000, 20_000]);
-    if plan.faults.misroute_ppm > 0 {
-        plan.extension.calm_ns += MISROUTED_NS;
-        plan.extension.calm_timeout = Some(MISROUTED_TIMEOUT);
-    }
-}
 
-/// Lets the connection manager make all connections.
-fn use_cm(plan: &mut Plan, rng: &mut Rng) {
-    let connection = |_| CmPlan {
-        active: rng.between(0, 1) as usize,
-        at_ns: super::START_NS + rng.pick(&[50_000, 100_000, 400_000]),
-        is_rejected: rng.chance(80),
-        leaves_first: rng.pick(&[[true, false], [false, true], [true, true]]),
-    };
-    plan.extension.cm = Some(plan.connections.iter().map(connection).collect());
-    // As libfabric injects its last message: without a completion, and if it is a reply without AckReq. The
-    // end then waits until its peer leaves: if it left first, its own disconnect would flush the message.
-    for connection in &mut plan.connections {
-        let closes_early = connection.closes_early;
-        for (end, work) in connection.work.iter_mut().enumerate() {
-            let peer_leaves = closes_early[1 - end];
-            if let Some(last) = work.last_mut().filter(|op| peer_leaves && op.len <= INLINE_MAX)
-                && rng.chance(700)
-                && !closes_early[end]
-            {
-                (last.is_signaled, last.is_inline) = (false, true);
-            }
-        }
-    }
-    plan.extension.calm_ns += CM_CALM_NS;
-    if plan.faults.drop_ppm > 0 {
-        plan.faults.gsi_drop_ppm = rng.pick(&[10_000, 100_000, 300_000]);
-    }
-    if plan.is_calm() {
-        disturb_cm(plan, rng);
-    }
-}
-
-/// Lets listeners begin after the requests for them, or lets the first messages of one kind be lost. The
-/// connections must be made and ended all the same, at the first repetition that arrives.
-fn disturb_cm(plan: &mut Plan, rng: &mut Rng) {
-    if rng.chance(300) {
-        plan.extension.listens_late_ns = LISTENS_LATE_NS;
-        plan.extension.calm_ns += LISTENS_LATE_NS;
-    }
-    // A long ACK timeout would make these times longer, too.
-    if plan.extension.calm_timeout.is_none() && rng.chance(500) {
-        let (kind, count) = (rng.pick(&[REQ, REP, RTU, DREQ, DREP]), rng.pick(&[1, 1, 2]));
-        plan.faults.gsi_lost = Some((kind, count));
-        plan.extension.calm_ns += u64::from(count) * CM_REPEAT_NS;
+    /// The device with the thread that listens for all devices of the host of `device`.
+    pub(super) fn listener_of(&self, device: usize) -> usize {
+        self.devices(self.of[device]).next().unwrap_or(device)
     }
 }

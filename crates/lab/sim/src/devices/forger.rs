@@ -9,9 +9,7 @@ use wire::cm::{IpCmHeader, Path, Req, ServiceId};
 use wire::mad::MAD_LEN;
 use wire::{Aeth, Bth, Deth, ExtHeader, Gid, Msn, Opcode, Operation, PKey, Psn, Qpn, Reth, Rkey, Syndrome};
 
-use super::connections::PORT;
-use super::network::Frame;
-use super::port::icrc_header;
+use super::frame::{Frame, PORT, icrc_header};
 use crate::Rng;
 use crate::forger::cm_message;
 

@@ -10,7 +10,8 @@ use transport::{QpAttr, QpAttrMask, QpState};
 
 use super::app::Process;
 use super::endpoint::Endpoint;
-use super::network::{Faults, Network};
+use super::faults::Faults;
+use super::network::Network;
 use super::plan::{App, Connection, Incident, Kind, Op, Plan, Verb};
 use super::threads::Threads;
 use super::{START_NS, connect, open};

@@ -21,9 +21,10 @@ use sys::Route;
 use transport::QpState;
 
 use super::app::Process;
-use super::extension::{CM_CALM_NS, CM_REPEAT_NS, CmPlan, Extension, LISTENS_LATE_NS};
+use super::extension::{CM_CALM_NS, CM_REPEAT_NS, CmPlan, Extension, Hosts, LISTENS_LATE_NS};
+use super::faults::Faults;
+use super::frame::{REP, REQ};
 use super::kills::{app, connection};
-use super::network::{Faults, REP, REQ};
 use super::plan::{App, Connection, Incident, Plan};
 use super::threads::Threads;
 use crate::Rng;
@@ -43,27 +44,6 @@ const DOWN_NS: [u64; 5] = [100_000, 2_000_000, 30_000_000, 100_000_000, 250_000_
 /// the attempts of a run begin within 20 ms.
 const CONNECTED_NS: u64 = 100_000_000;
 const LOOK_NS: u64 = 10_000;
-
-/// The hosts of a run.
-#[derive(Clone, Debug)]
-pub(super) struct Hosts {
-    /// The host of each device.
-    pub(super) of: Vec<usize>,
-    /// What the opening of a further device takes (nanoseconds).
-    opening_ns: u64,
-}
-
-impl Hosts {
-    /// The devices of a host.
-    fn devices(&self, host: usize) -> impl Iterator<Item = usize> {
-        (0..self.of.len()).filter(move |device| self.of[*device] == host)
-    }
-
-    /// The device with the thread that listens for all devices of the host of `device`.
-    pub(super) fn listener_of(&self, device: usize) -> usize {
-        self.devices(self.of[device]).next().unwrap_or(device)
-    }
-}
 
 /// The devices of a host, as the identifiers of a process see them.
 pub(super) struct HostDevices {

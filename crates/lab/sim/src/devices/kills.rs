@@ -14,12 +14,10 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 
-use roxie::runtime::World;
-
+use super::deaths::{Death, Kills};
 use super::extension::{CmPlan, Extension};
-use super::network::Faults;
+use super::faults::Faults;
 use super::plan::{App, Connection, Incident, KINDS, Kind, Plan};
-use super::threads::Threads;
 use crate::Rng;
 
 /// The seeds with killed processes, of 1000: none of those that failed before there were such runs.
@@ -36,73 +34,6 @@ const EXITS_NS: [u64; 5] = [0, 0, 1_000_000, 50_000_000, 700_000_000];
 const RELEASES_NS: [u64; 4] = [0, 1_000_000, 50_000_000, 400_000_000];
 /// Between two kills: 0, and the times in which the first death is noticed and its journal is scanned.
 const GAPS_NS: [u64; 8] = [0, 0, 0, 20_000, 200_000, 2_000_000, 100_000_000, 300_000_000];
-
-/// The death of a process.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Death {
-    pub(super) process: usize,
-    /// When it is killed, and how much later its connections break and its names are free.
-    pub(super) at_ns: u64,
-    pub(super) exits_ns: u64,
-    pub(super) releases_ns: u64,
-}
-
-/// A run with killed processes.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub(super) struct Kills {
-    pub(super) deaths: Vec<Death>,
-    /// A process that is stopped, from when to when.
-    pub(super) stop: Option<(usize, u64, u64)>,
-    /// Processes of one host that watch each other.
-    pub(super) neighbours: Vec<(usize, usize)>,
-    /// A process that starts at this time; until then its host does not know it.
-    pub(super) starts: Option<(usize, u64)>,
-    /// Another process of the host of the killed ones survives.
-    pub(super) survives: bool,
-    /// Processes of the first host, which are not killed.
-    pub(super) peers: usize,
-    /// The local ACK timeout of every queue pair, as IBA encodes it.
-    pub(super) timeout: u8,
-    /// Each peer is told so long after a death; `None` if nothing tells an idle peer.
-    pub(super) told_ns: Option<u64>,
-}
-
-impl Kills {
-    /// The process is killed.
-    pub(super) fn kills(&self, process: usize) -> bool {
-        self.deaths.iter().any(|death| death.process == process)
-    }
-
-    /// When other processes or the kernel can tell the peers of a killed process.
-    pub(super) fn gone_ns(&self, process: usize) -> Option<u64> {
-        let own = self.deaths.iter().find(|death| death.process == process)?;
-        let released = self.deaths.iter().map(|death| death.at_ns + death.exits_ns + death.releases_ns).max();
-        if self.survives { Some(own.at_ns + own.exits_ns) } else { released }
-    }
-
-    /// Stops and kills the processes when it is time.
-    pub(super) fn happen(&self, threads: &Threads) {
-        let mut events: Vec<(u64, Event)> =
-            self.deaths.iter().map(|death| (death.at_ns, Event::Kill(*death))).collect();
-        events.extend(self.stop.map(|(process, from, to)| (from, Event::Stop(process, to))));
-        events.sort_by_key(|(at, _)| *at);
-        for (at, event) in events {
-            threads.sleep(&[], at);
-            match event {
-                Event::Kill(Death { process, exits_ns, releases_ns, .. }) => {
-                    threads.kill(process, (exits_ns, releases_ns));
-                }
-                Event::Stop(process, to) => threads.stop(process, to),
-            }
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Event {
-    Kill(Death),
-    Stop(usize, u64),
-}
 
 /// Draws a run with killed processes for some of the seeds.
 pub(super) fn draw(seed: u64) -> Option<Plan> {

@@ -13,11 +13,16 @@
 
 mod app;
 mod connections;
+mod deaths;
 mod endpoint;
+mod extend;
 mod extension;
+mod faults;
 mod forger;
+mod frame;
 mod hosts;
 mod icmp;
+mod incident;
 mod kills;
 mod lost;
 mod members;
@@ -126,7 +131,7 @@ impl std::error::Error for DeviceFailed {}
 /// The first broken promise.
 pub fn run_devices(options: &DeviceOptions) -> Result<DeviceOutcome, DeviceFailed> {
     let mut plan = Plan::draw(options.seed);
-    extension::extend(&mut plan, options.seed);
+    extend::extend(&mut plan, options.seed);
     if let Some(other) = kills::draw(options.seed).or_else(|| hosts::draw(options.seed)) {
         plan = other;
     }
@@ -157,7 +162,7 @@ fn run_plan(options: &DeviceOptions, plan: &Plan) -> Result<DeviceOutcome, Devic
         hosts::start_incident(plan, &threads, &processes[plan.victim]);
     }
     drop(processes);
-    threads.start_incident(plan);
+    incident::start(&threads, plan);
     let (elapsed_ns, steps) = threads.run().map_err(failed)?;
     if let Some(what) = threads.network.lost_in_host().filter(|_| plan.is_calm()) {
         return Err(failed(what));

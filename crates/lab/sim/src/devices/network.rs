@@ -7,11 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use roxie::port::{RefusedKind, RxQueue, RxQueues};
 use sys::EventFd;
-use transport::cm::CmId;
-use transport::numbering::slot_of;
-use wire::{Bth, Qpn};
 
+use super::faults::Faults;
 use super::forger::Forger;
+use super::frame::{DREQ, FIRST_ID, Frame};
 use super::icmp::Icmp;
 use super::members::Members;
 use super::plan::Plan;
@@ -19,89 +18,6 @@ use crate::Rng;
 
 /// Frames that a receive queue holds, as a socket buffer would.
 const QUEUE_MAX: usize = 512;
-
-/// A packet between two hosts, BTH to ICRC.
-#[derive(Clone, Debug)]
-pub(super) struct Frame {
-    /// The process that sent it; `None` for a forger.
-    pub(super) sender: Option<usize>,
-    pub(super) src: IpAddr,
-    pub(super) dst: IpAddr,
-    pub(super) src_port: u16,
-    pub(super) tos: u8,
-    pub(super) ttl: u8,
-    pub(super) bytes: Vec<u8>,
-}
-
-/// Offsets of a CM message in a frame: BTH, DETH and the MAD header come before its body.
-const ATTRIBUTE: usize = 20 + 16;
-const FIRST_ID: usize = 20 + 24;
-const SECOND_ID: usize = FIRST_ID + 4;
-const DREQ_QPN: usize = SECOND_ID + 4;
-pub(super) const REQ: u16 = 0x10;
-pub(super) const REP: u16 = 0x13;
-pub(super) const RTU: u16 = 0x14;
-pub(super) const DREQ: u16 = 0x15;
-pub(super) const DREP: u16 = 0x16;
-const SIDR_REQ: u16 = 0x17;
-const SIDR_REP: u16 = 0x18;
-
-impl Frame {
-    /// It is for the connection manager.
-    fn is_gsi(&self) -> bool {
-        let head = self.bytes.first_chunk::<{ Bth::LEN }>();
-        head.is_some_and(|head| Qpn::new(u32::from_be_bytes([0, head[5], head[6], head[7]])) == Qpn::GSI)
-    }
-
-    /// The slot whose socket gets it, as the steering program of `registry/program.rs` decides; `None` for
-    /// the GSI socket, which the processes of a host share.
-    fn slot(&self) -> Option<u16> {
-        if !self.is_gsi() {
-            let head = self.bytes.first_chunk::<{ Bth::LEN }>()?;
-            return Some(slot_of(Qpn::new(u32::from_be_bytes([0, head[5], head[6], head[7]]))));
-        }
-        let id = match self.attribute()? {
-            REQ | SIDR_REQ => return None,
-            // A probe.
-            DREQ if self.word(DREQ_QPN)? >> 8 == 0 => return None,
-            SIDR_REP => self.word(FIRST_ID)?,
-            _ => self.word(SECOND_ID)?,
-        };
-        (id != 0).then_some(CmId(id).slot())
-    }
-
-    /// The kind of a message of the connection manager.
-    fn attribute(&self) -> Option<u16> {
-        self.bytes.get(ATTRIBUTE..)?.first_chunk().map(|half| u16::from_be_bytes(*half))
-    }
-
-    fn word(&self, at: usize) -> Option<u32> {
-        self.bytes.get(at..)?.first_chunk().map(|word| u32::from_be_bytes(*word))
-    }
-}
-
-/// What goes wrong on the way, in packets of a million, and how long the way is.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Faults {
-    pub(super) drop_ppm: u64,
-    /// Those of the connection manager.
-    pub(super) gsi_drop_ppm: u64,
-    /// The first messages of this kind are lost, so many of each sender's connection.
-    pub(super) gsi_lost: Option<(u16, u8)>,
-    /// Packets that another process of the host receives than the one that they are for.
-    pub(super) misroute_ppm: u64,
-    pub(super) duplicate_ppm: u64,
-    /// Packets that are late by up to this (nanoseconds).
-    pub(super) jitter_ns: u64,
-    pub(super) delay_ns: u64,
-    /// What a byte takes on the link, in nanoseconds times 1024.
-    pub(super) byte_time: u64,
-    /// No forger sends packets.
-    pub(super) is_trusted: bool,
-    /// Hosts without a process refuse packets by ICMP; of a million such messages this many are lost. `None`:
-    /// these hosts are silent.
-    pub(super) icmp_drop_ppm: Option<u64>,
-}
 
 /// Frames that a socket has received, and the descriptor that is readable while there are some.
 #[derive(Debug)]

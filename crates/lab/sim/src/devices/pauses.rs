@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use super::plan::{App, Connection, Incident, Kind, Op, Plan, Verb};
 use super::{DeviceFailed, DeviceOptions, DeviceOutcome, run_plan};
 use crate::devices::extension::Extension;
-use crate::devices::network::Faults;
+use crate::devices::faults::Faults;
 
 /// What the requester posts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

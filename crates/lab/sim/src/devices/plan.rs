@@ -4,9 +4,9 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
+use super::deaths::Kills;
 use super::extension::Extension;
-use super::kills::Kills;
-use super::network::Faults;
+use super::faults::Faults;
 use crate::Rng;
 
 /// Time (ns) of a calm run without work, and how much each work request adds to it.

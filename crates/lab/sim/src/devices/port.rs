@@ -9,12 +9,11 @@ use roxie::port::{
     RefusedKind, RxBatch, RxScope, TxRoom, TxState,
 };
 use roxie::runtime::World;
-use wire::icrc::IcrcHeader;
 
-use super::network::{Frame, Network};
+use super::frame::{Frame, ROCE_PORT, icrc_header};
+use super::network::Network;
 use super::threads::Threads;
 
-const ROCE_PORT: u16 = 4791;
 const SOURCE_PORT: u16 = 0xc000;
 
 /// The source port of a flow: one for each process of the destination, and one for QP1.
@@ -61,14 +60,6 @@ impl SimPort {
             prefers_equal_packets: process.is_multiple_of(2),
             counters: PortCounters::default(),
         }
-    }
-}
-
-pub(super) fn icrc_header(src: IpAddr, dst: IpAddr, src_port: u16) -> IcrcHeader {
-    match (src, dst) {
-        (IpAddr::V4(src), IpAddr::V4(dst)) => IcrcHeader::v4(src, dst, src_port, ROCE_PORT),
-        (IpAddr::V6(src), IpAddr::V6(dst)) => IcrcHeader::v6(src, dst, src_port, ROCE_PORT),
-        _ => unreachable!("the hosts of a simulation have addresses of one family"),
     }
 }
 

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, Thread};
 
-use roxie::runtime::{Point, World};
+use roxie::runtime::Point;
 use roxie::verbs::Device;
 use sys::PollFd;
 
@@ -22,7 +22,7 @@ use self::process::Process;
 use super::Retransmissions;
 use super::lost::Sleeper;
 use super::network::Network;
-use super::plan::{Incident, Plan};
+use super::plan::Plan;
 use crate::Rng;
 
 /// What a step costs (nanoseconds): some tens of instructions up to a system call.
@@ -36,8 +36,6 @@ const VAIN_MAX: u32 = 16;
 const SLICE_NS: u64 = 3_000_000;
 /// A yield with its system call.
 const YIELD_NS: u64 = 500;
-/// How often the run is looked at for its end while a dead process waits for it.
-const END_CHECK_NS: u64 = 1_000_000;
 /// No thread has this number.
 const NONE: usize = usize::MAX;
 
@@ -115,7 +113,7 @@ pub(super) struct Threads {
     preempt_ppm: u64,
     share_cpu: bool,
     steps_max: u64,
-    end_ns: u64,
+    pub(super) end_ns: u64,
     own: Weak<Self>,
 }
 
@@ -225,44 +223,6 @@ impl Threads {
         self.finish();
     }
 
-    /// Starts the thread that stops or kills a process, and ends the run for the dead when all others have
-    /// ended.
-    pub(super) fn start_incident(self: &Arc<Self>, plan: &Plan) {
-        let (threads, victim, incident) = (Arc::clone(self), plan.victim, plan.incident.clone());
-        let (end_ns, processes) = (self.end_ns, plan.apps.len());
-        let body = move || match incident {
-            // The last two: see `hosts`.
-            Incident::None | Incident::LinkDown(..) | Incident::NetdevLost(..) => {}
-            Incident::Stop(at, until) => {
-                threads.sleep(&[], at);
-                threads.stop(victim, until);
-            }
-            Incident::Kill(at) => {
-                threads.sleep(&[], at);
-                threads.kill(victim, (0, 0));
-                threads.finish_after(processes);
-            }
-            Incident::Kills(kills) => {
-                kills.happen(&threads);
-                threads.finish_after(kills.peers);
-            }
-            Incident::Pauses { run_ns, pause_ns, both, .. } => {
-                // Sleeps of a run that is over end at once.
-                while !threads.is_over() && threads.has_living(processes) && threads.now() < end_ns {
-                    let at = threads.now() + run_ns;
-                    threads.sleep(&[], at);
-                    threads.stop(victim, at + pause_ns);
-                    if both {
-                        threads.sleep(&[], at + pause_ns / 2);
-                        threads.stop(1 - victim, at + pause_ns / 2 + pause_ns);
-                    }
-                    threads.sleep(&[], at + pause_ns);
-                }
-            }
-        };
-        self.start_outside(Box::new(body));
-    }
-
     /// Starts a thread of a process of its own, which is neither stopped nor killed.
     pub(super) fn start_outside(self: &Arc<Self>, body: Box<dyn FnOnce() + Send>) {
         let outside = {
@@ -273,16 +233,8 @@ impl Threads {
         self.start(outside, false, body);
     }
 
-    /// Ends the run when the first `processes` processes have ended, as far as they live.
-    fn finish_after(&self, processes: usize) {
-        while self.has_living(processes) && self.now() < self.end_ns {
-            self.compute(END_CHECK_NS);
-        }
-        self.finish();
-    }
-
     /// An application thread of a living process, one of the first `processes`, has not ended.
-    fn has_living(&self, processes: usize) -> bool {
+    pub(super) fn has_living(&self, processes: usize) -> bool {
         let state = self.state();
         let lives = |thread: &Virtual| {
             let is_app = !thread.is_progress && thread.process < processes;
