@@ -261,9 +261,14 @@ time.sleep(99)";
             return Err(ended.describe());
         }
     }
-    let ended = pair(&["sh", "-c", "exit 3", "--", "echo", "a client"])?;
-    says(&ended, "the server ended, and was not seen to listen")?;
-    if ended.code() == Some(3) && !ended.output.contains("a client") { Ok(()) } else { Err(ended.describe()) }
+    for (server, code) in [("exit 3", 3), ("exit 0", 1), ("kill -KILL $$", 128 + 9)] {
+        let ended = pair(&["sh", "-c", server, "--", "echo", "a client"])?;
+        says(&ended, "the server ended, and was not seen to listen")?;
+        if ended.code() != Some(code) || ended.output.contains("a client") {
+            return Err(ended.describe());
+        }
+    }
+    Ok(())
 }
 
 /// The program and its threads have such stacks, too.

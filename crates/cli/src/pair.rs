@@ -133,10 +133,10 @@ impl Server {
         let (until, mut found) = (Instant::now() + LISTEN_MAX, 0);
         while found < CHECKS {
             if let Some(status) = self.0.try_wait().during("waiting for the server")? {
-                let code = status.code().and_then(|code| u8::try_from(code).ok()).filter(|code| *code != 0);
+                let code = supervised::code(status);
                 return Err(Failure::new(format!("the server ended, and was not seen to listen ({status})"))
                     .hint("the client was not started")
-                    .code(code.unwrap_or(1)));
+                    .code(if code == 0 { 1 } else { code }));
             }
             if Instant::now() >= until {
                 let limit = LISTEN_MAX.as_secs();

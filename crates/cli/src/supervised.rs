@@ -98,8 +98,12 @@ const SIGNALED: i32 = 128;
 
 /// The exit code of the command, as shells report it.
 pub(crate) fn exit_code(status: ExitStatus) -> ExitCode {
+    ExitCode::from(code(status))
+}
+
+pub(crate) fn code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| SIGNALED + signal));
-    ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
 }
 
 /// The command: it does not outlive this process, which may fail to read or to print what it has found.
