@@ -20,12 +20,8 @@ const ENDING_CHECKS: u32 = 10_000;
 pub(crate) fn enter(uid: Uid, gid: Gid) -> Outcome {
     let (own_uid, own_gid) = (Uid::effective(), Gid::effective());
     wait_until_alone();
-    unshare(CloneFlags::CLONE_NEWUSER).map_err(|error| {
-        Failure::new(format!("no user namespace: {error}")).hint(
-            "run as root, or allow them: sysctl kernel.unprivileged_userns_clone=1, or \
-             kernel.apparmor_restrict_unprivileged_userns=0",
-        )
-    })?;
+    unshare(CloneFlags::CLONE_NEWUSER)
+        .map_err(|error| Failure::new(format!("no user namespace: {error}")).hint(remedy(setting)))?;
     let maps = [
         ("setgroups", "deny".to_owned()),
         ("uid_map", format!("{uid} {own_uid} 1")),
@@ -34,6 +30,40 @@ pub(crate) fn enter(uid: Uid, gid: Gid) -> Outcome {
     maps.iter().try_for_each(|(file, text)| {
         fs::write(format!("/proc/self/{file}"), text).during(&format!("writing {file}"))
     })
+}
+
+/// A setting of the kernel by which it refuses user namespaces to users without privileges, and the value that
+/// allows them (user_namespaces(7), Debian, Ubuntu).
+const SETTINGS: [(&str, &str); 3] = [
+    ("user.max_user_namespaces", "10000"),
+    ("kernel.unprivileged_userns_clone", "1"),
+    ("kernel.apparmor_restrict_unprivileged_userns", "0"),
+];
+
+/// Whether no setting of the kernel refuses them.
+pub(crate) fn are_allowed() -> bool {
+    refusing(setting).is_none()
+}
+
+/// The value of a sysctl(8).
+pub(crate) fn setting(name: &str) -> Option<u64> {
+    fs::read_to_string(format!("/proc/sys/{}", name.replace('.', "/"))).ok()?.trim().parse().ok()
+}
+
+/// The setting that refuses user namespaces, with the value that allows them.
+fn refusing(value: impl Fn(&str) -> Option<u64>) -> Option<(&'static str, &'static str)> {
+    SETTINGS.into_iter().find(|(name, good)| value(name).is_some_and(|n| (n == 0) != (*good == "0")))
+}
+
+fn remedy(value: impl Fn(&str) -> Option<u64>) -> String {
+    match refusing(value) {
+        Some((name, good)) => format!("run as root, or allow them, as root: sysctl -w {name}={good}"),
+        None => {
+            "no sysctl forbids it, so this is a chroot, or a container whose seccomp profile refuses it: run \
+                 as root, or outside it"
+                .to_owned()
+        }
+    }
 }
 
 /// Waits until this process has one thread, as it must have to enter a user namespace (setns(2)). The kernel
@@ -45,5 +75,23 @@ pub(crate) fn wait_until_alone() {
             return;
         }
         thread::sleep(ENDING_INTERVAL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_remedy_names_the_setting_that_refuses_user_namespaces_or_what_else_does() {
+        let with = |name: &'static str, n| remedy(move |asked| (asked == name).then_some(n));
+        for (name, bad, good) in [
+            ("user.max_user_namespaces", 0, "10000"),
+            ("kernel.unprivileged_userns_clone", 0, "1"),
+            ("kernel.apparmor_restrict_unprivileged_userns", 1, "0"),
+        ] {
+            assert!(with(name, bad).ends_with(&format!("sysctl -w {name}={good}")));
+            assert!(with(name, good.parse().unwrap()).contains("chroot"));
+        }
     }
 }

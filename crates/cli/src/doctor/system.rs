@@ -9,6 +9,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use roxie::registry::{self, is_root};
 
 use super::Check;
+use crate::user_namespace;
 
 /// UDP_GRO came with 5.0 (include/uapi/linux/udp.h), UDP_SEGMENT with 4.18.
 const KERNEL_MIN: (u32, u32) = (5, 0);
@@ -78,7 +79,7 @@ fn descriptors(devices: usize) -> Check {
 
 fn receive_buffer() -> Check {
     const NAME: &str = "rmem_max";
-    let Some(bytes) = number("/proc/sys/net/core/rmem_max") else {
+    let Some(bytes) = user_namespace::setting("net.core.rmem_max") else {
         return Check::note(NAME, "not visible here (a container hides it)");
     };
     if bytes >= RMEM_WANTED {
@@ -108,10 +109,7 @@ fn memlock() -> Check {
 
 fn user_namespaces() -> Check {
     const NAME: &str = "user namespaces";
-    let allowed = number("/proc/sys/user/max_user_namespaces").is_none_or(|n| n > 0)
-        && number("/proc/sys/kernel/unprivileged_userns_clone").is_none_or(|n| n > 0)
-        && number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").is_none_or(|n| n == 0)
-        && (is_root() || makes_one());
+    let allowed = user_namespace::are_allowed() && (is_root() || makes_one());
     let text = if allowed {
         "allowed: 'roxie run --device-files' works without root (for UCX and other readers of \
          /sys/class/infiniband)"
@@ -133,10 +131,6 @@ fn makes_one() -> bool {
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     run.status().is_ok_and(|status| status.success())
-}
-
-fn number(path: &str) -> Option<u64> {
-    fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
 #[cfg(test)]
