@@ -43,39 +43,52 @@ fn page(command: &Command, pages: &mut Vec<Page>) -> io::Result<()> {
 
 /// Stands for the interfaces in a script, until the expression of the shell replaces it.
 const INTERFACES: &str = "@IF@";
+/// Stands for the devices of these interfaces with the first name, as `--device` takes them.
+const DEVICES: &str = "@NAME=IF@";
 
 /// The completion script of `shell`.
 pub(super) fn completions(roxie: &Command, shell: Shell) -> Vec<u8> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut with_interfaces(roxie.clone()), "roxie", &mut script);
-    let (place, expression) = match shell {
+    clap_complete::generate(shell, &mut with_names(roxie.clone()), "roxie", &mut script);
+    let (before, after, interfaces, devices) = match shell {
         // `compgen -W` expands its words, and an interface may be called `$(id)`.
-        Shell::Bash => (INTERFACES, "\\$(ls /sys/class/net)"),
-        Shell::Zsh => ("(@IF@)", "_net_interfaces"),
-        Shell::Fish => ("@IF@\\t''", "(ls /sys/class/net)"),
-        _ => (INTERFACES, "lo"),
+        Shell::Bash => ("", "", "\\$(ls /sys/class/net)", "\\$(ls /sys/class/net | sed s/^/roxie0=/)"),
+        Shell::Zsh => ("(", ")", "_net_interfaces", "{compadd roxie0=${^$(ls /sys/class/net)}}"),
+        Shell::Fish => ("", "\\t''", "(ls /sys/class/net)", "(ls /sys/class/net | sed s/^/roxie0=/)"),
+        _ => ("", "", "lo", "roxie0=lo"),
     };
-    let mut script = String::from_utf8_lossy(&script).replace(place, expression);
+    let mut script = String::from_utf8_lossy(&script).into_owned();
+    for (place, expression) in [(INTERFACES, interfaces), (DEVICES, devices)] {
+        script = script.replace(&format!("{before}{place}{after}"), expression);
+    }
     if shell == Shell::Fish {
         // The generator leaves arguments without an option out.
         let xdp = roxie.get_subcommands().filter(|command| command.get_name() == "xdp");
         let on_it = xdp.flat_map(Command::get_subcommands);
-        for command in on_it.filter(|command| command.get_positionals().any(is_interface)) {
+        for command in on_it.filter(|command| command.get_positionals().any(|arg| names(arg).is_some())) {
             let on = format!("using_subcommand xdp; and __fish_seen_subcommand_from {}", command.get_name());
-            script += &format!("complete -c roxie -n \"__fish_roxie_{on}\" -f -a \"{expression}\"\n");
+            script += &format!("complete -c roxie -n \"__fish_roxie_{on}\" -f -a \"{interfaces}\"\n");
         }
     }
     script.into()
 }
 
-fn is_interface(arg: &clap::Arg) -> bool {
-    arg.get_value_names().and_then(<[_]>::first).is_some_and(|name| name.starts_with("IF"))
+/// What stands for the values of an argument that is an interface or a device.
+fn names(arg: &clap::Arg) -> Option<&'static str> {
+    match arg.get_value_names()?.first()? {
+        name if name.starts_with("IF") => Some(INTERFACES),
+        name if name.starts_with("NAME=IF") => Some(DEVICES),
+        _ => None,
+    }
 }
 
-/// `command` with one possible value for each argument that is an interface.
-fn with_interfaces(command: Command) -> Command {
-    let names = |arg: clap::Arg| if is_interface(&arg) { arg.value_parser([INTERFACES]) } else { arg };
-    command.mut_args(names).mut_subcommands(with_interfaces)
+/// `command` with one possible value for each argument that is an interface or a device.
+fn with_names(command: Command) -> Command {
+    let with_name = |arg: clap::Arg| match names(&arg) {
+        Some(name) => arg.value_parser([name]),
+        None => arg,
+    };
+    command.mut_args(with_name).mut_subcommands(with_names)
 }
 
 /// Where the pages and scripts are below a prefix.
@@ -162,23 +175,35 @@ mod tests {
     }
 
     #[test]
-    fn interfaces_are_completed() {
+    fn interfaces_and_devices_are_completed() {
         for (shell, lines) in [
-            (Shell::Bash, ["compgen -W \"\\$(ls /sys/class/net)\" -- \"${cur}\"", "roxie__subcmd__run)"]),
+            (
+                Shell::Bash,
+                ["compgen -W \"\\$(ls /sys/class/net)\" -- \"${cur}\"", "| sed s/^/roxie0=/)\" -- "],
+            ),
             (
                 Shell::Zsh,
-                [":IF[,IF...]:_net_interfaces' \\", ":netdev -- Network interface:_net_interfaces'"],
+                [
+                    ":netdev -- Network interface:_net_interfaces'",
+                    ":{compadd roxie0=${^$(ls /sys/class/net)}}' \\",
+                ],
             ),
-            (Shell::Fish, ["-s i -l netdev", "from attach\" -f -a \"(ls /sys/class/net)\""]),
+            (
+                Shell::Fish,
+                [
+                    "-a \"(ls /sys/class/net | sed s/^/roxie0=/)\"",
+                    "from attach\" -f -a \"(ls /sys/class/net)\"",
+                ],
+            ),
         ] {
             let script = String::from_utf8(completions(&Args::command(), shell)).expect("text");
-            assert!(!script.contains(INTERFACES), "{shell}");
+            assert!(!script.contains(INTERFACES) && !script.contains(DEVICES), "{shell}");
             for line in lines {
                 assert!(script.contains(line), "{shell}: {line}");
             }
         }
         let script = String::from_utf8(completions(&Args::command(), Shell::Bash)).expect("text");
-        let ask = "for words in 'run --netdev' 'capture read -i' 'xdp attach'; do
+        let ask = "for words in 'run --netdev' 'run --device' 'capture read -i' 'xdp attach'; do
                        COMP_WORDS=(roxie $words ''); COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
                        _roxie roxie '' \"${COMP_WORDS[-2]}\"; echo \" ${COMPREPLY[*]} \"
                    done";
@@ -188,7 +213,8 @@ mod tests {
         let output = std::process::Command::new("bash").arg(&file).output().expect("bash runs");
         std::fs::remove_file(&file).expect("removed");
         let offered = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert_eq!(offered.lines().filter(|line| line.contains(" lo ")).count(), 3, "{offered} {output:?}");
+        let of = |word| offered.lines().filter(|line| line.contains(word)).count();
+        assert_eq!((of(" lo "), of(" roxie0=lo ")), (3, 1), "{offered} {output:?}");
     }
 
     #[test]
