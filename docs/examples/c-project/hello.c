@@ -64,6 +64,8 @@ int main(void)
     check(child < 0, "fork");
     if (child == 0)
         return server(ready[1]);
+    /* The read ends without a byte if the server fails. */
+    close(ready[1]);
     check(read(ready[0], &byte, 1) != 1, "read");
     struct rdma_cm_id *id = end_point(0);
     struct ibv_mr *mr = rdma_reg_msgs(id, text, sizeof(text));
