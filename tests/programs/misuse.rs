@@ -101,6 +101,9 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     cases.push(Case::new(place, "roxie check keeps the exit code", "sh", move |lab, name| {
         exit_codes(lab, &place, name)
     }));
+    cases.push(Case::new(place, "roxie check says what gives lines", "cc", move |lab, name| {
+        without_lines(lab, &place, name)
+    }));
     cases
 }
 
@@ -307,4 +310,18 @@ fn exit_codes(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     }
     let missing = roxie(lab, place, Side::Server, name, &["check", "--", "no-such-program"])?;
     says(&missing, "no-such-program: command not found")
+}
+
+/// Without debug information the stacks have functions only, and a line says what gives more.
+fn without_lines(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    for (options, is_told) in [(&["-libverbs"][..], true), (&["-g", "-libverbs"], false)] {
+        let program = build(lab, "../misuse/leaked_channel.c", options)?;
+        let ended =
+            roxie(lab, place, Side::Server, name, &["check", "--netdev", "lo", "--", program.path()])?;
+        says(&ended, "  main")?;
+        if ended.output.contains("compile the program with -g") != is_told {
+            return Err(ended.describe());
+        }
+    }
+    Ok(())
 }

@@ -37,6 +37,8 @@ pub(super) struct Report {
     failed: Vec<Finding>,
     /// Findings that repeat a printed one in another process.
     repeated: usize,
+    /// Whether a program has symbols, but no debug information.
+    lacks_lines: bool,
 }
 
 /// A call stack with names.
@@ -87,6 +89,7 @@ impl Report {
             faulty: HashSet::new(),
             failed: Vec::new(),
             repeated: 0,
+            lacks_lines: false,
         }
     }
 
@@ -110,6 +113,8 @@ impl Report {
             self.repeated += 1;
             return Ok(());
         }
+        let mut frames = stacks.iter().flat_map(|stack| &stack.frames);
+        self.lacks_lines |= frames.any(|place| place.function == "main" && place.line.is_none());
         let other = self.other_end(finding);
         let text = if self.json {
             json(finding, &stacks, other.as_deref())?
@@ -203,6 +208,9 @@ impl Report {
                 self.suppressed,
                 if processes == 1 { "" } else { "es" }
             );
+        }
+        if self.lacks_lines {
+            text += "roxie check: for files and lines, compile the program with -g\n";
         }
         for rule in unused {
             text += &format!("roxie check: unused suppression {}\n", Printable(&rule));
