@@ -5,6 +5,7 @@ use std::fmt;
 use std::io;
 
 use roxie_hook::control::ControlError;
+use sys::bpf::LoadError;
 
 /// Why a live capture cannot start.
 #[derive(Debug)]
@@ -90,9 +91,19 @@ impl LiveError {
                  lists the receive hints of each interface)"
                     .to_owned(),
             ),
+            Self::Setup { error, .. } if lacks_privileges(&**error) => Some(
+                "capture as root, read a file of 'tcpdump -w', or capture a process of yours that runs on \
+                 roxie: 'roxie capture record -p PID'"
+                    .to_owned(),
+            ),
             _ => None,
         }
     }
+}
+
+fn lacks_privileges(error: &(dyn Error + Send + Sync + 'static)) -> bool {
+    let refused = error.downcast_ref::<LoadError>();
+    refused.is_some_and(|refused| refused.error.raw_os_error() == Some(nix::libc::EPERM))
 }
 
 impl fmt::Display for LiveError {
@@ -133,5 +144,21 @@ pub(super) trait During<T> {
 impl<T, E: Into<Box<dyn Error + Send + Sync>>> During<T> for Result<T, E> {
     fn during(self, step: &str) -> Result<T, LiveError> {
         self.map_err(|error| LiveError::Setup { step: step.to_owned(), error: error.into() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_privileges_the_remedy_names_captures_that_need_none() {
+        let remedy = |errno| {
+            let error = io::Error::from_raw_os_error(errno);
+            let error = LoadError { map: None, error, log: String::new() };
+            Err::<(), _>(error).during("loading").expect_err("an error").remedy()
+        };
+        assert!(remedy(nix::libc::EPERM).is_some_and(|text| text.contains("roxie capture record -p PID")));
+        assert_eq!(remedy(nix::libc::EINVAL), None);
     }
 }
