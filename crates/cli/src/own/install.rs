@@ -122,7 +122,6 @@ pub(super) fn install(args: &InstallArgs, roxie: &clap::Command) -> Outcome {
     stale.iter().filter(is_ours).for_each(|file| drop(prefix.remove(&file.path)));
 
     terminal::print(&format!("installed {} ({} files)", program.display(), files.len()));
-    terminal::print("next: roxie demo; remove it with 'roxie self remove'");
     match search(Path::new("roxie")) {
         None => {
             let dir = dir_of(&program).display();
@@ -133,6 +132,7 @@ pub(super) fn install(args: &InstallArgs, roxie: &clap::Command) -> Outcome {
         }
         Some(_) => {}
     }
+    terminal::print("next: roxie demo; remove it with 'roxie self remove'");
     Ok(())
 }
 
