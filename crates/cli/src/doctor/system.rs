@@ -1,8 +1,8 @@
 //! Checks of the kernel, its socket features, and the limits of this process.
 
+use std::env;
 use std::net::UdpSocket;
 use std::process::{Command, Stdio};
-use std::{env, fs};
 
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::socket::{setsockopt, sockopt};
