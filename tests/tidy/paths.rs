@@ -56,7 +56,7 @@ const MAY_CHANGE: [(&str, &str); 5] = [
 ];
 
 /// Files that use a path that is not the kernel's, with the reason.
-const MAY_USE: [(&str, &str); 33] = [
+const MAY_USE: [(&str, &str); 32] = [
     ("crates/nic/verbs-c/src/ibv/device.rs", "a type of this name"),
     ("crates/nic/verbs-c/src/ibv/sysfs.rs", "a file that the program names"),
     ("crates/tools/capture/src/live/command.rs", "the path of a private directory, which was proven"),
@@ -67,7 +67,6 @@ const MAY_USE: [(&str, &str); 33] = [
     ("crates/cli/src/demo/mod.rs", "this program"),
     ("crates/cli/src/device_files.rs", "as above"),
     ("crates/nic/device/src/registry/holder.rs", "/proc"),
-    ("crates/cli/src/doctor/system.rs", "/proc/sys"),
     ("crates/cli/src/elf.rs", "the user's command: its kind, for a warning"),
     ("crates/cli/src/hook/object.rs", "an object that the user names, /boot/config of root"),
     ("crates/cli/src/interop/program.rs", "a program that the user names"),

@@ -32,8 +32,8 @@ pub(crate) fn enter(uid: Uid, gid: Gid) -> Outcome {
     })
 }
 
-/// A setting of the kernel by which it refuses user namespaces to users without privileges, and the value that
-/// allows them (user_namespaces(7), Debian, Ubuntu).
+/// Settings of the kernel by which it refuses user namespaces, and the values that allow them
+/// (user_namespaces(7), Debian, Ubuntu).
 const SETTINGS: [(&str, &str); 3] = [
     ("user.max_user_namespaces", "10000"),
     ("kernel.unprivileged_userns_clone", "1"),
