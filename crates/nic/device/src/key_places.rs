@@ -3,9 +3,9 @@
 //! The upper 24 bits of a key are random, so that one key tells nothing about another. 20 of them are the
 //! place in an array that holds the number of the slot.
 
-/// Bits of a key above the low byte that select a place: nearly twice as many places as slots, so that a drawn
-/// place is free at once or after a few steps. The array takes 4 MiB of addresses, and a page of memory for
-/// each key until all pages are used.
+/// Bits of a key above the low byte that select a place: nearly twice as many places as slots, so that a
+/// drawn place is free at once or after a few steps. The array takes 4 MiB of addresses, and a page of memory
+/// for each key until all pages are used.
 const PLACE_BITS: u32 = 20;
 const PLACES: usize = 1 << PLACE_BITS;
 
