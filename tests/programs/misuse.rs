@@ -318,7 +318,7 @@ fn without_lines(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
         let program = build(lab, "../misuse/leaked_channel.c", options)?;
         let ended =
             roxie(lab, place, Side::Server, name, &["check", "--netdev", "lo", "--", program.path()])?;
-        says(&ended, "  main")?;
+        says(&ended, "#0 main")?;
         if ended.output.contains("compile the program with -g") != is_told {
             return Err(ended.describe());
         }
