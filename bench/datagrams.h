@@ -7,6 +7,8 @@
 
 static int udp;
 static struct sockaddr_in peer;
+/* The datagrams that receive_burst() has received. */
+static char arrived[65536];
 
 /* Sends these bytes to the peer, in datagrams of `packet` bytes; the last may be shorter. */
 static void send_burst(char *bytes, int length, int packet, int flags)
@@ -28,7 +30,7 @@ static void send_burst(char *bytes, int length, int packet, int flags)
  * their sender. */
 static inline ssize_t receive_burst(void)
 {
-	static char arrived[65536], control[256];
+	static char control[256];
 	struct iovec piece = { arrived, sizeof arrived };
 	struct msghdr message = {
 		.msg_name = &peer, .msg_namelen = sizeof peer, .msg_iov = &piece, .msg_iovlen = 1,

@@ -1,86 +1,133 @@
-/* Round trips of small UDP datagrams between two programs that sleep until one arrives: what the kernel takes
- * for the messages of an I/O, with no device. A datagram wakes up the thread that sleeps in poll(2). With two
- * wake-ups that is a thread of the device, which wakes up the thread of the application by an eventfd, as
- * behind a completion channel; the application replies.
+/* The messages of one I/O between two programs that sleep until one arrives: what the kernel takes for them,
+ * with no device, no disk and no protocol. A thread of the server stands for the one that reads the disk.
+ * Over TCP the thread of the application sleeps on the socket. Over iSER a thread of the device does; it
+ * acknowledges a SEND, and wakes up the application by an eventfd, as behind a completion channel. To write,
+ * the server READs the data.
  *
- *     wakes PORT WAKES                   server: replies until it is killed
- *     wakes PORT WAKES SERVER SECONDS    client: prints the median round trip in us
- * WAKES: wake-ups by a datagram at this end, 1 or 2
+ *     wakes PORT tcp|read|write                   server: replies until it is killed
+ *     wakes PORT tcp|read|write SERVER SECONDS    client: prints the median time of an I/O in us
  */
 #define _GNU_SOURCE
 #include "datagrams.h"
 #include <poll.h>
 #include <pthread.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { BYTES = 100, SAMPLES_MAX = 1 << 20 };
+/* The first byte of a datagram. Bytes: as of a 4 KiB I/O of tgt and libiscsi, headers and ICRC included. */
+enum { COMMAND = 1, ACK, READ_REQUEST, DATA_BEGINS, DATA, RESPONSE };
+enum { COMMAND_BYTES = 92, ACK_BYTES = 20, READ_BYTES = 32, DATA_BYTES = 4 * 1056 + 92, PACKET = 1056 };
+enum { SAMPLES_MAX = 1 << 20 };
 
-static char message[BYTES];
-static int completions;
+static int is_server, is_tcp, is_write;
+static int completions, disk_work, disk_done;
 
-/* Sleeps until a datagram is here, and takes it. */
-static void sleep_and_receive(void)
+static void signal_fd(int fd)
+{
+	uint64_t one = 1;
+	check(write(fd, &one, sizeof one) < 0, "write");
+}
+
+/* Sleeps until this eventfd is signaled. */
+static void wait_fd(int fd)
+{
+	struct pollfd ready = { fd, POLLIN, 0 };
+	uint64_t count;
+	check(poll(&ready, 1, -1) < 0 || read(fd, &count, sizeof count) < 0, "poll");
+}
+
+static void say(char kind, int bytes)
+{
+	char message[DATA_BYTES] = { kind };
+	send_burst(message, bytes, PACKET, 0);
+}
+
+/* Sleeps until a message is here; returns its kind. */
+static char hear(void)
 {
 	struct pollfd socket = { udp, POLLIN, 0 };
 	do
 		check(poll(&socket, 1, -1) < 0, "poll");
 	while (receive_burst() < 0);
+	return arrived[0];
 }
 
-static void *serve_socket(void *unused)
+static void *device(void *unused)
 {
-	for (uint64_t one = 1;;) {
-		sleep_and_receive();
-		check(write(completions, &one, sizeof one) < 0, "write");
+	for (;;) {
+		char kind = hear();
+		if (kind == COMMAND || kind == RESPONSE)
+			say(ACK, ACK_BYTES);
+		if (kind == READ_REQUEST) {
+			/* The first and the last of its four packets are 4 bytes longer than the others. */
+			say(DATA_BEGINS, 1044 + 1040);
+			say(DATA_BEGINS, 1040);
+			say(DATA, 1044);
+		} else if (kind != ACK && kind != DATA_BEGINS)
+			signal_fd(completions);
 	}
 	return unused;
 }
 
-/* Sleeps until the thread of the device has received a datagram. */
-static void sleep_until_completion(void)
+static void *disk(void *unused)
 {
-	struct pollfd channel = { completions, POLLIN, 0 };
-	uint64_t count;
-	check(poll(&channel, 1, -1) < 0 || read(completions, &count, sizeof count) < 0, "poll");
+	for (;;) {
+		wait_fd(disk_work);
+		signal_fd(disk_done);
+	}
+	return unused;
 }
 
-static void (*hear)(void) = sleep_and_receive;
-
-static void say(void)
+/* Sleeps until a message for the application is here. */
+static void wait_for_message(void)
 {
-	send_burst(message, BYTES, BYTES, 0);
+	if (is_tcp)
+		hear();
+	else
+		wait_fd(completions);
 }
 
-static void round_trip(void)
+static void serve(void)
 {
-	say();
-	hear();
+	wait_for_message();
+	if (is_write) {
+		say(READ_REQUEST, READ_BYTES);
+		wait_for_message();
+	}
+	signal_fd(disk_work);
+	wait_fd(disk_done);
+	say(RESPONSE, is_write ? COMMAND_BYTES : DATA_BYTES);
+}
+
+static void request(void)
+{
+	say(COMMAND, COMMAND_BYTES);
+	wait_for_message();
 }
 
 int main(int count, char **words)
 {
-	check(count != 3 && count != 5, "wakes PORT WAKES [SERVER SECONDS]");
+	check(count != 3 && count != 5, "wakes PORT tcp|read|write [SERVER SECONDS]");
+	int yes = 1;
+	pthread_t thread;
+	is_server = count == 3;
+	is_tcp = strcmp(words[2], "tcp") == 0;
+	is_write = strcmp(words[2], "write") == 0;
 	udp = socket(AF_INET, SOCK_DGRAM, 0);
-	completions = eventfd(0, 0);
-	check(udp < 0 || completions < 0, "UDP socket, eventfd");
+	completions = eventfd(0, 0), disk_work = eventfd(0, 0), disk_done = eventfd(0, 0);
+	check(udp < 0 || setsockopt(udp, SOL_UDP, UDP_GRO, &yes, sizeof yes), "UDP socket");
 	peer = (struct sockaddr_in){ .sin_family = AF_INET, .sin_port = htons(atoi(words[1])) };
-	if (count == 3)
+	if (is_server)
 		serve_at(atoi(words[1]));
 	else
 		check(inet_aton(words[3], &peer.sin_addr) == 0, words[3]);
-	pthread_t thread;
-	if (atoi(words[2]) == 2) {
-		/* Its port is chosen by the first datagram: the thread may sleep before that. */
-		check(pthread_create(&thread, NULL, serve_socket, NULL), "pthread_create");
-		hear = sleep_until_completion;
-	}
-	if (count == 5) {
-		printf("%.1f\n", percentiles_ns(round_trip, atof(words[4]), SAMPLES_MAX).median / 1e3);
+	check(is_server && pthread_create(&thread, NULL, disk, NULL), "pthread_create");
+	check(!is_tcp && pthread_create(&thread, NULL, device, NULL), "pthread_create");
+	if (!is_server) {
+		printf("%.1f\n", percentiles_ns(request, atof(words[4]), SAMPLES_MAX).median / 1e3);
 		return 0;
 	}
-	for (;;) {
-		hear();
-		say();
-	}
+	for (;;)
+		serve();
 }

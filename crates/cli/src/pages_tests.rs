@@ -10,7 +10,7 @@ use clap::{Arg, Command, CommandFactory};
 use crate::args::Args;
 
 /// Options of other programs. A page that has one names its program.
-const FOREIGN: [(&str, &str); 30] = [
+const FOREIGN: [(&str, &str); 33] = [
     ("apt-get", "no-install-recommends"),
     ("bwrap", "dev proc ro-bind tmpfs unshare-all share-net"),
     (
@@ -19,6 +19,7 @@ const FOREIGN: [(&str, &str); 30] = [
          sharding target test workspace nocapture all minutes",
     ),
     ("callgrind_annotate", "inclusive"),
+    ("ceph-mon", "mkfs osd-uuid"),
     ("COPY", "from"),
     (
         "configure",
@@ -32,6 +33,7 @@ const FOREIGN: [(&str, &str); 30] = [
     ("git", "init"),
     ("ib_send_bw", "use-srq"),
     ("meson", "test-dir"),
+    ("monmaptool", "addv create fsid"),
     ("mpi4py", "include no-binary no-deps"),
     ("mpirun", "allow-run-as-root mca oversubscribe"),
     ("nsenter", "net"),
@@ -40,6 +42,7 @@ const FOREIGN: [(&str, &str); 30] = [
     ("pkg-config", "cflags libs variable"),
     ("podman", "cap-drop device network read-only rm"),
     ("pytest", "roxie"),
+    ("rados", "no-cleanup"),
     ("raw_ethernet_bw", "client server"),
     ("SPDK", "no-huge"),
     ("srun", "mpi ntasks-per-node"),
