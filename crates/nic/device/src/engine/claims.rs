@@ -75,7 +75,7 @@ impl Engine {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::any::Any;
     use std::net::Ipv4Addr;
     use std::os::fd::{OwnedFd, RawFd};
@@ -235,18 +235,27 @@ mod tests {
 
     fn engine(port: impl Port + 'static) -> (Arc<Engine>, Arc<Asked>) {
         let asked = Arc::new(Asked::default());
+        (engine_of(&asked, Runtime::Kernel, port), asked)
+    }
+
+    /// An engine without a progress thread.
+    pub(in crate::engine) fn engine_in(runtime: Runtime, port: impl Port + 'static) -> Arc<Engine> {
+        engine_of(&Arc::default(), runtime, port)
+    }
+
+    fn engine_of(asked: &Arc<Asked>, runtime: Runtime, port: impl Port + 'static) -> Arc<Engine> {
         let parts = Parts {
             device: "test".to_owned(),
             port: Box::new(port),
-            registry: Box::new(Slots(Arc::clone(&asked))),
+            registry: Box::new(Slots(Arc::clone(asked))),
             gids: Arc::new(Gids::new(GidTable::without_addresses())),
             ports: SharedPorts::default(),
             hooks: Hooks::default(),
             control: None,
-            runtime: Runtime::Kernel,
+            runtime,
             tuning: Tuning::default(),
         };
-        (Engine::new(parts, None).expect("a descriptor"), asked)
+        Engine::new(parts, None).expect("a descriptor")
     }
 
     /// Draws a number for a queue pair that is not created.

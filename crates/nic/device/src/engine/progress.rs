@@ -157,3 +157,7 @@ impl WaitFds {
         &self.fds
     }
 }
+
+#[cfg(test)]
+#[path = "progress_tests.rs"]
+mod tests;
