@@ -49,7 +49,8 @@ pub(crate) trait Host: GsiLink + Send + Sync {
     /// Returns the route from `src` to `dst`, through interface `oif` if it is not 0.
     fn route(&self, dst: IpAddr, src: Option<IpAddr>, oif: u32) -> io::Result<Route>;
     /// True if packets can take this path now; also if no neighbour resolution is needed or its state is
-    /// unknown.
+    /// unknown. The destination may be on this host by now: the kernel adds the local route of an IPv6
+    /// address in a work queue, after `ip address add` has returned.
     fn knows_neighbour(&self, path: &Path) -> bool;
     /// Makes the kernel solicit the neighbour.
     fn solicit_neighbour(&self, path: &Path);
@@ -123,12 +124,12 @@ impl Host for Engine {
             return true;
         }
         let known = || -> io::Result<bool> {
-            if is_group_address(path.next_hop) {
-                return Ok(true);
-            }
             self.services.routes.ask(|netlink| {
                 let row = netlink.neighbour(path.ifindex, path.next_hop)?;
-                Ok(row.is_some_and(|row| row.mac.is_some()) || !netlink.link(path.ifindex)?.has_neighbours)
+                Ok(is_group_address(path.next_hop)
+                    || row.is_some_and(|row| row.mac.is_some())
+                    || !netlink.link(path.ifindex)?.has_neighbours
+                    || netlink.route(path.dst, None, path.ifindex)?.is_local)
             })
         };
         // In a sandbox without netlink, the connection request finds out.
