@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
-use std::time::Duration;
 
 use clap::Args as ClapArgs;
 use serde_json::{Value, json};
@@ -67,7 +66,7 @@ fn set(table: &dyn Table, key: &str, value: &str) -> Outcome {
 
 /// How often, and how long apart, a program array is looked at before it counts as kept.
 const LOOKS: u32 = 20;
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const LOOK_EVERY_MS: u64 = 5;
 
 /// Fails if the kernel has emptied a program array: it does so when the last descriptor is closed, in a
 /// worker of its own that may run some milliseconds later.
@@ -80,7 +79,7 @@ fn is_kept<T: Source>(target: &T, map: &str, key: &str) -> Outcome {
                     format!("{}: the kernel emptied {map}: no process and no pin has it", target.subject());
                 return Err(Failure::new(what).hint("attach the program with --pin DIR or --foreground"));
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(std::time::Duration::from_millis(LOOK_EVERY_MS));
         }
     }
     Ok(())
