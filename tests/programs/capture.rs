@@ -63,10 +63,10 @@ fn begin(lab: &Lab, place: &Place, side: Side, name: &str, words: &[&str]) -> Re
 }
 
 /// The process that has the device on one side.
-fn process_of(lab: &Lab, place: &Place, side: Side) -> Result<String, String> {
+fn process_of(lab: &Lab, place: &Place, side: Side, name: &str) -> Result<String, String> {
     let mut found = Err("no process".to_owned());
     eventually(BEGINS, || {
-        found = roxie(lab, place, side, "processes", &["hook", "list", "--json"])
+        found = roxie(lab, place, side, &format!("{name} processes"), &["hook", "list", "--json"])
             .and_then(good)
             .and_then(|ended| only_process(&ended).ok_or(ended.output));
         found.is_ok()
@@ -105,7 +105,7 @@ fn process(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let common = ["-a", address, "-p", &port, "-C", "3"];
     let mut server = start(lab, place, Side::Server, name, &[&["rping", "-s"], &common[..]].concat())?;
     wait_ready(&mut server, Ready::Cm(port.parse().map_err(|_| "a port")?))?;
-    let pid = process_of(lab, place, Side::Server)?;
+    let pid = process_of(lab, place, Side::Server, name)?;
     let (mut capture, file) = record(lab, place, &format!("{name} capture"), &pid, &[])?;
     let mut client = start(lab, place, Side::Client, name, &[&["rping", "-c"], &common[..]].concat())?;
     good(client.wait(LONG))?;
@@ -157,7 +157,7 @@ fn bursts_of_process(lab: &Lab, place: &Place, name: &str) -> Result<(), String>
     let mut server = start(lab, place, Side::Server, name, &common)?;
     wait_ready(&mut server, Ready::Tcp(port))?;
     let _client = start(lab, place, Side::Client, name, &[&common[..], &[address]].concat())?;
-    let pid = process_of(lab, place, Side::Server)?;
+    let pid = process_of(lab, place, Side::Server, name)?;
     let (mut capture, file) = record(lab, place, &format!("{name} capture"), &pid, &["--seconds", "0.2"])?;
     says(&good(capture.wait(SHORT))?, " packets captured, ")?;
     let path = file.display().to_string();
@@ -202,7 +202,7 @@ fn full_files(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let mut server = start(lab, place, Side::Server, name, &common)?;
     wait_ready(&mut server, Ready::Tcp(port))?;
     let _client = start(lab, place, Side::Client, name, &[&common[..], &[address]].concat())?;
-    let pid = process_of(lab, place, Side::Server)?;
+    let pid = process_of(lab, place, Side::Server, name)?;
     let path = lab.logs().join(format!("{port}.pcapng"));
     let file = path.display().to_string();
     let (roxie_path, limit) = (lab.roxie().display().to_string(), format!("--fsize={LIMIT}"));
@@ -243,7 +243,7 @@ fn strangers(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let words = ["rping", "-s", "-a", address, "-p", &port, "-C", "1"];
     let mut server = start(lab, place, Side::Server, name, &words)?;
     wait_ready(&mut server, Ready::Cm(port.parse().map_err(|_| "a port")?))?;
-    let pid = process_of(lab, place, Side::Server)?;
+    let pid = process_of(lab, place, Side::Server, name)?;
     let ordinary = Place { user: User::Ordinary, ..*place };
     let refused = |place: &Place, pid: &str, why: &str| {
         let words = ["capture", "read", "-p", pid];
@@ -408,7 +408,7 @@ fn verdicts(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let words = [&hooks[..], &["rping", "-s"], &common[..]].concat();
     let mut server = start(lab, place, Side::Server, name, &words)?;
     wait_ready(&mut server, Ready::Cm(port.parse().map_err(|_| "a port")?))?;
-    let pid = process_of(lab, place, Side::Server)?;
+    let pid = process_of(lab, place, Side::Server, name)?;
     let (mut capture, file) = record(lab, place, &format!("{name} capture"), &pid, &["--verdicts"])?;
     let mut client = start(lab, place, Side::Client, name, &[&["rping", "-c"], &common[..]].concat())?;
     good(client.wait(LONG))?;

@@ -1,9 +1,9 @@
 //! A named case, and small functions that most cases need.
 
-use std::fs;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use roxie_tests::lab::{Lab, Side};
@@ -74,12 +74,14 @@ pub(crate) fn gid_index(lab: &Lab, place: &Place, side: Side) -> Result<String, 
 
 /// `roxie devinfo --json` on one side.
 pub(crate) fn devinfo(lab: &Lab, place: &Place, side: Side) -> Result<serde_json::Value, String> {
-    let ended = roxie(lab, place, side, "devinfo", &["devinfo", "--json", "--netdev", lab.netdev(place)])?;
+    let name = format!("{place}/devinfo {}", lab.port());
+    let ended = roxie(lab, place, side, &name, &["devinfo", "--json", "--netdev", lab.netdev(place)])?;
     let ended = good(ended)?;
     serde_json::from_str(&ended.output).map_err(|error| format!("{error}\n{}", ended.describe()))
 }
 
-/// Runs `roxie` with `words` to its end.
+/// Runs `roxie` with `words` to its end. The name of its output begins with that of the case: another case
+/// may run at the same time.
 pub(crate) fn roxie(
     lab: &Lab,
     place: &Place,
@@ -87,6 +89,7 @@ pub(crate) fn roxie(
     name: &str,
     words: &[&str],
 ) -> Result<Ended, String> {
+    assert!(name.contains('/'), "'{name}' is not the name of a case");
     let mut running = lab.roxie_command(place, side, name, words).map_err(|error| error.to_string())?;
     Ok(running.wait(LONG))
 }
@@ -109,7 +112,7 @@ pub(crate) fn compile(source: &str, to: &Path, options: &[&str]) -> Result<(), S
     }
 }
 
-/// A compiled program beside the library that it needs; its file is removed at the end.
+/// A compiled program beside the library that it needs; it is removed with that library.
 pub(crate) struct Built(String);
 
 impl Built {
@@ -118,20 +121,17 @@ impl Built {
     }
 }
 
-impl Drop for Built {
-    fn drop(&mut self) {
-        // A failed compiler has left none.
-        fs::remove_file(&self.0).ok();
-    }
-}
-
-/// As [`compile`]; several cases may build one program at the same time.
+/// As [`compile`], once for all cases with this source and these options.
 pub(crate) fn build(lab: &Lab, source: &str, options: &[&str]) -> Result<Built, String> {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    let nth = COUNT.fetch_add(1, Ordering::Relaxed);
+    type Result = std::result::Result<(), String>;
+    static PROGRAMS: Mutex<BTreeMap<String, (usize, Arc<OnceLock<Result>>)>> = Mutex::new(BTreeMap::new());
+    let (nth, once) = {
+        let mut programs = PROGRAMS.lock().unwrap_or_else(PoisonError::into_inner);
+        let nth = programs.len();
+        programs.entry([&[source], options].concat().join(" ")).or_insert((nth, Arc::default())).clone()
+    };
     let stem = Path::new(source).file_stem().unwrap_or_default().display();
     let to = lab.roxie().with_file_name(format!("{stem}-{nth}"));
-    let built = Built(to.display().to_string());
-    compile(source, &to, options)?;
-    Ok(built)
+    once.get_or_init(|| compile(source, &to, options)).clone()?;
+    Ok(Built(to.display().to_string()))
 }

@@ -13,7 +13,7 @@ use roxie_tests::pair::{Pair, Ready, start, wait_ready};
 use roxie_tests::place::{Family, Place, Topology, User};
 use roxie_tests::process::{Running, eventually};
 
-use crate::case::{Case, LONG};
+use crate::case::{Case, LONG, Scale};
 use crate::holdings::{Holdings, settled, tables_kib};
 
 /// Processes that are started and killed, and pairs that stay.
@@ -23,7 +23,8 @@ const LIVING_PAIRS: usize = 3;
 const STARTS_PER_SECOND: f64 = 17.0;
 /// Pause when the schedule is late.
 const PAUSE: Duration = Duration::from_millis(1);
-const QUICK: Duration = Duration::from_secs(10);
+const QUICK: Duration = Duration::from_secs(5);
+const FULL: Duration = Duration::from_secs(30);
 /// Starts before the first measurement: caches and stacks are allocated by then.
 const WARM_UP: usize = 60;
 /// Memory that each start may cost rping's server itself, without arenas and the tables of the device.
@@ -34,8 +35,9 @@ const ARENAS_KIB: u64 = 512;
 /// Time for surviving processes to notify the peers of the killed ones.
 const AFTERMATH: Duration = Duration::from_secs(20);
 
-pub(crate) fn cases(minutes: Option<f64>) -> Vec<Case> {
-    let time = minutes.map_or(QUICK, |minutes| Duration::from_secs_f64(60.0 * minutes));
+pub(crate) fn cases(scale: Scale, minutes: Option<f64>) -> Vec<Case> {
+    let usual = if scale == Scale::Full { FULL } else { QUICK };
+    let time = minutes.map_or(usual, |minutes| Duration::from_secs_f64(60.0 * minutes));
     let place = Place::new(Topology::Loopback, Family::V4, User::Ordinary);
     vec![Case::new(place, "churn of 50 processes", "rping", move |lab, name| churn(lab, &place, name, time))]
 }

@@ -11,7 +11,7 @@ use roxie_tests::place::{Family, Place, Topology, User};
 use roxie_tests::process::eventually;
 use serde_json::Value;
 
-use crate::case::{Case, LONG, SHORT, Scale, devinfo, good, roxie, says};
+use crate::case::{Case, LONG, SHORT, Scale, devinfo, good, roxie, says, until_listening};
 
 /// Number of measured starts; the median counts.
 const STARTS: usize = 11;
@@ -20,7 +20,7 @@ const START_MAX: Duration = Duration::from_millis(100);
 /// Limit for the whole demo.
 const DEMO_MAX: Duration = Duration::from_secs(20);
 
-pub(crate) fn cases(scale: Scale) -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for user in [User::Root, User::Ordinary] {
         let place = Place::new(Topology::Loopback, Family::V4, user);
@@ -36,24 +36,33 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
             case(place, "roxie run without a command to run", "taskset", refusals),
             case(place, "roxie run keeps exit codes", "sh", exit_codes),
             case(place, "roxie pair", "rping", pairs),
-            case(place, "roxie run starts fast", "ibv_devices", starts_fast),
             case(place, "roxie on a stack of 64 KiB", "rping", small_stack),
         ]);
-    }
-    // Each of these measures for ten seconds or more.
-    let place = Place::new(Topology::Loopback, Family::V4, User::Ordinary);
-    cases.push(Case::new(place, "roxie demo --json", "taskset", move |lab, name| {
-        demo_json(lab, &place, name)
-    }));
-    if scale == Scale::Full {
-        cases.push(Case::new(place, "roxie demo", "taskset", move |lab, name| demo(lab, &place, name)));
-        cases.push(Case::new(place, "roxie bench", "taskset", move |lab, name| bench(lab, &place, name)));
     }
     let place = Place::new(Topology::SameHost, Family::V4, User::Ordinary);
     cases.push(Case::new(place, "roxie interop", "rping", move |lab, name| interop(lab, &place, name)));
     cases.push(Case::new(place, "roxie interop is stopped", "ib_write_bw", move |lab, name| {
         interop_stopped(lab, &place, name)
     }));
+    cases
+}
+
+/// Those that measure: most of them for ten seconds or more.
+pub(crate) fn timed(scale: Scale) -> Vec<Case> {
+    let [root, place] =
+        [User::Root, User::Ordinary].map(|user| Place::new(Topology::Loopback, Family::V4, user));
+    let case = |place: Place, what, program, run: fn(&Lab, &Place, &str) -> Result<(), String>| {
+        Case::new(place, what, program, move |lab, name| run(lab, &place, name))
+    };
+    let mut cases = vec![
+        case(root, "roxie run starts fast", "ibv_devices", starts_fast),
+        case(place, "roxie run starts fast", "ibv_devices", starts_fast),
+        case(place, "roxie demo --json", "taskset", demo_json),
+    ];
+    if scale == Scale::Full {
+        cases.push(case(place, "roxie demo", "taskset", demo));
+        cases.push(case(place, "roxie bench", "taskset", bench));
+    }
     cases
 }
 
@@ -275,8 +284,8 @@ time.sleep(99)";
 fn small_stack(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let (program, port) = (lab.roxie().display().to_string(), lab.port());
     let rping = format!("rping -C 20 -a 127.0.0.1 -p {port}");
-    let pair = format!("{rping} -s & sleep 0.5; {rping} -c && wait");
-    let run = format!("{program} devinfo && {program} run -- sh -c '{pair}'");
+    let pair = format!("{rping} -s & {}; {rping} -c && wait", until_listening(port));
+    let run = format!("{program} devinfo && {program} run -- sh -c \"{pair}\"");
     let script = format!("ulimit -s 64; {run} && echo all done");
     says(&good(roxie(lab, place, Side::Server, name, &["run", "--", "sh", "-c", &script])?)?, "all done")
 }

@@ -32,9 +32,11 @@ pub(crate) fn cases() -> Vec<Case> {
             if place.family == Family::V6 && words.contains(&"-R") {
                 continue;
             }
-            cases.push(Case::new(place, &format!("{what}, three engines"), words[0], move |lab, name| {
-                pair(lab, &place, name, &SEVERAL, words)
-            }));
+            let what = format!("{what}, three engines");
+            let case =
+                Case::new(place, &what, words[0], move |lab, name| pair(lab, &place, name, &SEVERAL, words));
+            // Both ends of a ping-pong keep both CPUs busy.
+            cases.push(if words[0] == "ib_send_lat" { case } else { case.beside_others() });
         }
     }
     cases.push(Case::new(host, "completion vectors of three engines", "ibv_devinfo", move |lab, name| {

@@ -228,7 +228,7 @@ fn stream_over(
         lab.ip(place, side, &words).map_err(|error| error.to_string())?;
     }
     let port = lab.port().to_string();
-    let duration = if says.is_some() { ["-n", "1000000"] } else { ["-D", "5"] };
+    let duration = if says.is_some() { ["-n", "1000000"] } else { ["-D", "3"] };
     // The queue pairs use the first address; the programs exchange their numbers over another one.
     let words = ["ib_write_bw", "-d", "roxie0", "-F", "-x", "0", "-u", timeout, "-p", &port];
     let server = [&words[..], &duration].concat();

@@ -83,7 +83,8 @@ fn running(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let mut server = start(lab, place, Side::Server, name, &common)?;
     wait_ready(&mut server, Ready::Tcp(port))?;
     let mut client = start(lab, place, Side::Client, name, &[&common[..], &[address]].concat())?;
-    let hook = |words: &[&str]| roxie(lab, place, Side::Client, "hook", &[&["hook"], words].concat());
+    let outputs = format!("{name} hook");
+    let hook = |words: &[&str]| roxie(lab, place, Side::Client, &outputs, &[&["hook"], words].concat());
 
     let mut found = None;
     eventually(TRAFFIC_MAX, || {

@@ -44,7 +44,7 @@ struct Stream<'a> {
 
 pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     let mut cases = Vec::new();
-    for stream in streams() {
+    for stream in streams(scale) {
         let Stream { spread, tool, words, killed, says } = stream;
         let title = format!("{}: {}", [&[tool], words].concat().join(" "), is_killed(killed));
         for place in of_two_kinds(scale, spread) {
@@ -54,24 +54,7 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
             }));
         }
     }
-    for place in of_two_kinds(scale, Spread::Root) {
-        cases.push(Case::new(place, "rping -S 60000: a process alone on its host is killed", "rping", {
-            move |lab, name| {
-                let apart = lab.apart();
-                for side in [Side::Server, Side::Client, Side::Server, Side::Client] {
-                    alone(&apart, &place, name, side)?;
-                }
-                clean(&apart, &place, name)
-            }
-        }));
-    }
     for place in of_two_kinds(scale, Spread::Two) {
-        for timeout in ["14", "16"] {
-            let title = format!("ib_write_bw -u {timeout}: server is killed, in time");
-            cases.push(Case::new(place, &title, "ib_write_bw", move |lab, name| {
-                in_time(lab, &place, name, timeout)
-            }));
-        }
         for side in [Side::Server, Side::Client] {
             let what = format!("rping: {}", is_killed(side));
             cases.push(Case::new(place, &what, "rping", move |lab, name| {
@@ -107,19 +90,49 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     cases
 }
 
+/// Those with a bound on the time. The kernel spends its ICMP messages on all hosts of the machine.
+pub(crate) fn timed(scale: Scale) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for place in of_two_kinds(scale, Spread::Root) {
+        cases.push(Case::new(place, "rping -S 60000: a process alone on its host is killed", "rping", {
+            move |lab, name| {
+                let apart = lab.apart();
+                for side in [Side::Server, Side::Client, Side::Server, Side::Client] {
+                    alone(&apart, &place, name, side)?;
+                }
+                clean(&apart, &place, name)
+            }
+        }));
+    }
+    for (timeout, spread) in [("14", Spread::Root), ("16", Spread::Ordinary)] {
+        for place in of_two_kinds(scale, spread) {
+            let title = format!("ib_write_bw -u {timeout}: server is killed, in time");
+            cases.push(Case::new(place, &title, "ib_write_bw", move |lab, name| {
+                in_time(lab, &place, name, timeout)
+            }));
+        }
+    }
+    cases
+}
+
 /// A client always has unacknowledged packets. A server waits for its client's TCP connection, or, with
 /// `-R` and in `ib_send_bw`, for messages; on no device is it notified that none will arrive.
-fn streams() -> Vec<Stream<'static>> {
-    use Spread::{Ordinary, Root, Two};
-    let mut streams = Vec::new();
-    for (tool, cm) in [("ib_write_bw", Root), ("ib_read_bw", Ordinary), ("ib_send_bw", Root)] {
-        let killed = Side::Server;
-        streams.push(Stream { spread: Two, tool, words: &[], killed, says: RETRY_EXCEEDED });
-        streams.push(Stream { spread: cm, tool, words: &["-R"], killed, says: RETRY_EXCEEDED });
-    }
-    for tool in ["ib_write_bw", "ib_read_bw"] {
-        let killed = Side::Client;
-        streams.push(Stream { spread: Two, tool, words: &[], killed, says: NO_EXCHANGE });
+fn streams(scale: Scale) -> Vec<Stream<'static>> {
+    use Spread::{Ordinary, Root};
+    let stream = |spread, tool, words, killed, says| Stream { spread, tool, words, killed, says };
+    let (server, client) = (Side::Server, Side::Client);
+    let mut streams = vec![
+        stream(Root, "ib_write_bw", &[][..], server, RETRY_EXCEEDED),
+        stream(Ordinary, "ib_read_bw", &[], server, RETRY_EXCEEDED),
+        stream(Root, "ib_send_bw", &[], server, RETRY_EXCEEDED),
+        stream(Ordinary, "ib_write_bw", &["-R"], server, RETRY_EXCEEDED),
+        stream(Ordinary, "ib_write_bw", &[], client, NO_EXCHANGE),
+        stream(Root, "ib_read_bw", &[], client, NO_EXCHANGE),
+    ];
+    if scale == Scale::Full {
+        for tool in ["ib_read_bw", "ib_send_bw"] {
+            streams.push(stream(Root, tool, &["-R"], server, RETRY_EXCEEDED));
+        }
     }
     streams
 }

@@ -3,7 +3,7 @@
 //! `--full` runs every variant at every place. Without it two variants run everywhere, the other core
 //! variants at a third of the places, and the rest at two places or one. A case runs once, some beside
 //! another. Cases that cannot run here are named at the end: `skipped: needs X`. `--minutes=N` sets the
-//! duration of the churn in `churn.rs`, instead of ten seconds.
+//! duration of the churn in `churn.rs`, instead of five seconds.
 #![forbid(unsafe_code)]
 
 mod addresses;
@@ -83,27 +83,30 @@ fn cases(scale: Scale, minutes: Option<f64>) -> Vec<Case> {
         ucmatose::cases(scale),
         udaddy::cases(scale),
         rping::cases(scale),
+        cli::cases(),
+        lab::cases(),
+        cycles::cases(scale),
+        capture::cases(),
+        top::cases(),
+        tools::object_cases(),
+        trace::cases(),
+        recorded::cases(),
+        kill::cases(scale),
+        xsk::cases(),
+        hooks::cases(scale),
     ];
     let mut cases: Vec<_> = beside.into_iter().flatten().map(Case::beside_others).collect();
-    cases.extend(cli::cases(scale));
-    cases.extend(lab::cases());
+    cases.extend(cli::timed(scale));
     cases.extend(follow::streams());
     cases.extend(pingpong::cases(scale));
     cases.extend(ucx::cases(scale));
     cases.extend(rsocket::cases(scale));
     cases.extend(perftest::cases(scale));
     cases.extend(raw::cases());
-    cases.extend(cycles::cases(scale));
-    cases.extend(churn::cases(minutes));
-    cases.extend(capture::cases());
-    cases.extend(top::cases());
-    cases.extend(tools::busy_cases());
-    cases.extend(trace::cases());
-    cases.extend(recorded::cases());
-    cases.extend(kill::cases(scale));
+    cases.extend(churn::cases(scale, minutes));
+    cases.extend(kill::timed(scale));
     cases.extend(engines::cases());
-    cases.extend(xsk::cases());
-    cases.extend(hooks::cases(scale));
+    cases.extend(xsk::busy_cases());
     cases.extend(chaos::cases(scale == Scale::Full));
     cases
 }

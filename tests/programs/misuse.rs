@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use roxie_tests::lab::{Lab, Side};
 use roxie_tests::place::{Family, Place, Topology, User};
 
-use crate::case::{Case, Scale, build, good, roxie, says, until_listening};
+use crate::case::{Built, Case, Scale, build, good, roxie, says, until_listening};
 
 /// Commands of a server and a client; each of them is checked. `PORT` stands for a port.
 const SILENT: [(&str, &str, &str); 18] = [
@@ -32,25 +32,27 @@ const SILENT: [(&str, &str, &str); 18] = [
     ("rdma_server", "rdma_server -p PORT", "rdma_client -s 127.0.0.1 -p PORT"),
 ];
 
-/// Options of `roxie check` with which programs without a mistake are silent, for the commands of [`SILENT`].
-const MODES: [&[&str]; 5] = [
-    &[],
-    &["--races"],
-    &["--pages=receives"],
-    &["--pages=targets"],
-    &["--races", "--pages=receives,targets,shared", "--chaos", "seed=1"],
-];
+/// Options of `roxie check` with which programs without a mistake are silent. The commands of [`SILENT`] run
+/// without an option, with one of these in turn, and with all of them.
+const SINGLE_MODES: [&[&str]; 3] = [&["--races"], &["--pages=receives"], &["--pages=targets"]];
+const ALL_AT_ONCE: [&str; 4] = ["--races", "--pages=receives,targets,shared", "--chaos", "seed=1"];
 /// The same for the programs of `tests/misuse`.
 const OWN_MODES: [&[&str]; 1] = [&["--pages=receives,shared"]];
 /// Those of both at full scale, with the ones above.
-const FULL_MODES: [&[&str]; 4] =
-    [&["--pages"], &["--pages=receives,shared"], &["--pages=targets,shared"], &["--chaos", "seed=2"]];
+const FULL_MODES: [&[&str]; 6] = [
+    &[],
+    &ALL_AT_ONCE,
+    &["--pages"],
+    &["--pages=receives,shared"],
+    &["--pages=targets,shared"],
+    &["--chaos", "seed=2"],
+];
 
 /// Those of `usual`, and at full scale those of all modes.
 fn modes(scale: Scale, usual: &[&'static [&'static str]]) -> Vec<&'static [&'static str]> {
     let mut modes = usual.to_vec();
     if scale == Scale::Full {
-        modes.extend(MODES.iter().chain(&FULL_MODES).filter(|mode| !usual.contains(mode)));
+        modes.extend(SINGLE_MODES.iter().chain(&FULL_MODES).filter(|mode| !usual.contains(mode)));
     }
     modes
 }
@@ -76,8 +78,9 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
             }));
         }
     }
-    for (program, server, client) in SILENT {
-        for mode in modes(scale, &MODES) {
+    for (nth, (program, server, client)) in SILENT.into_iter().enumerate() {
+        let usual = [&[][..], SINGLE_MODES[nth % SINGLE_MODES.len()], &ALL_AT_ONCE];
+        for mode in modes(scale, &usual) {
             cases.push(Case::new(place, &silent_name(mode, server), program, move |lab, name| {
                 silent(lab, &place, name, mode, (server, client))
             }));
@@ -159,10 +162,19 @@ fn silent_name(mode: &[&str], program: &str) -> String {
     [&["roxie check"], mode, &["is silent:", program]].concat().join(" ")
 }
 
+/// Compiles a program, also with the options that it names.
+fn built(lab: &Lab, source: &Path, is_fixed: bool) -> Result<Built, String> {
+    let text = fs::read_to_string(source).map_err(|error| error.to_string())?;
+    let more = marks(&text, "compile:");
+    let mut options = vec!["-g", "-Wall", "-libverbs", "-lrdmacm", "-lpthread"];
+    options.extend(is_fixed.then_some("-DFIXED"));
+    options.extend(more.iter().map(|(_, word)| word.as_str()));
+    build(lab, &format!("../misuse/{}.c", stem(source)), &options)
+}
+
 /// A correct program runs silently.
 fn correct(lab: &Lab, place: &Place, name: &str, mode: &[&str], source: &Path) -> Result<(), String> {
-    let options = ["-g", "-DFIXED", "-libverbs", "-lrdmacm", "-lpthread"];
-    let program = build(lab, &format!("../misuse/{}.c", stem(source)), &options)?;
+    let program = built(lab, source, true)?;
     let words = [&["check", "--quiet"], mode, &["--netdev", "lo", "--", program.path()]].concat();
     let ended = good(roxie(lab, place, Side::Server, name, &words)?)?;
     if ended.output.contains("roxie check:") { Err(ended.describe()) } else { Ok(()) }
@@ -180,12 +192,8 @@ fn marks(text: &str, label: &str) -> Vec<(u64, String)> {
 /// Kinds and lines of the findings are those of the marks; of the correct form there are none.
 fn finds(lab: &Lab, place: &Place, name: &str, source: &Path, is_fixed: bool) -> Result<(), String> {
     let file = format!("{}.c", stem(source));
-    let mut options = vec!["-g", "-Wall", "-libverbs", "-lrdmacm", "-lpthread"];
-    options.extend(is_fixed.then_some("-DFIXED"));
     let text = fs::read_to_string(source).map_err(|error| error.to_string())?;
-    let more = marks(&text, "compile:");
-    options.extend(more.iter().map(|(_, word)| word.as_str()));
-    let program = build(lab, &format!("../misuse/{file}"), &options)?;
+    let program = built(lab, source, is_fixed)?;
     let marked = if is_fixed { Vec::new() } else { marks(&text, "finds:") };
     let expected: BTreeSet<(u64, String)> = marked.into_iter().collect();
     let options = marks(&text, "options:");

@@ -262,7 +262,7 @@ fn full_disk(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
 fn interrupted(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let (scratch, program) = (Scratch::new(lab, name)?, build(lab, "../misuse/rnr_wait.c", &["-libverbs"])?);
     // The signal arrives at the process that captures; it is the parent of the shell.
-    let script = format!("(sleep 0.5; kill -INT $PPID) & exec {}", program.path());
+    let script = format!("(sleep 2; kill -INT $PPID) & exec {}", program.path());
     let ended = run(lab, place, name, &scratch.file(), &[], &script)?;
     if ended.code() != Some(130) {
         return Err(ended.describe());

@@ -30,8 +30,8 @@ pub(crate) fn cases() -> Vec<Case> {
     places.into_iter().flat_map(at).collect()
 }
 
-/// Cases that run alone, because their programs poll.
-pub(crate) fn busy_cases() -> Vec<Case> {
+/// The objects of programs that run meanwhile.
+pub(crate) fn object_cases() -> Vec<Case> {
     let at = |user| {
         let place = Place::new(Topology::TwoHosts, Family::V4, user);
         let run = move |lab: &Lab, name: &str| objects(lab, &place, name);

@@ -38,9 +38,9 @@ fn stream(lab: &Lab, place: &Place, name: &str, more: &[&str]) -> Result<[Runnin
     Ok([server, client])
 }
 
-fn top(lab: &Lab, place: &Place, interval: &str, words: &[&str]) -> Result<Value, String> {
+fn top(lab: &Lab, place: &Place, name: &str, interval: &str, words: &[&str]) -> Result<Value, String> {
     let words = [&["top", "--once", "--json", "--interval", interval], words].concat();
-    let ended = good(roxie(lab, place, Side::Client, "top", &words)?)?;
+    let ended = good(roxie(lab, place, Side::Client, &format!("{name} top"), &words)?)?;
     serde_json::from_str(&ended.output).map_err(|error| format!("{error}\n{}", ended.describe()))
 }
 
@@ -55,7 +55,7 @@ fn processes(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let [server, mut client] = stream(lab, place, name, &["-q", &count, "-s", "4096"])?;
     let mut table = Value::Null;
     let seen = eventually(CONNECTED_MAX, || {
-        table = top(lab, place, "0.5", &["--sort", "sent"]).unwrap_or_default();
+        table = top(lab, place, name, "0.5", &["--sort", "sent"]).unwrap_or_default();
         table["queue_pairs"].as_array().is_some_and(|rows| rows.len() == QUEUE_PAIRS)
             && !busy(&table).is_empty()
     });
@@ -78,22 +78,22 @@ fn processes(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
         return Err(format!("nothing is counted: {first}"));
     }
     let pid = first["pid"].to_string();
-    let one = top(lab, place, "0.5", &["-p", &pid, "--filter", "nothing of this kind"])?;
+    let one = top(lab, place, name, "0.5", &["-p", &pid, "--filter", "nothing of this kind"])?;
     if one["queue_pairs"] != Value::Array(Vec::new()) {
         return Err(format!("the filter does not exclude {one}"));
     }
     let words = ["top", "--once", "--interval", "0.1", "-p", &pid];
     let device = format!("ib_write_bw roxie0 {} ", lab.netdev(place));
-    says(&good(roxie(lab, place, Side::Client, "top", &words)?)?, &device)?;
+    says(&good(roxie(lab, place, Side::Client, &format!("{name} top"), &words)?)?, &device)?;
 
-    let metrics = good(roxie(lab, place, Side::Client, "metrics", &["metrics", "--once"])?)?;
+    let metrics = good(roxie(lab, place, Side::Client, &format!("{name} metrics"), &["metrics", "--once"])?)?;
     let queue_pairs = sample(&metrics, "roxie_queue_pairs", &pid)?;
     if queue_pairs != QUEUE_PAIRS as f64 || sample(&metrics, "roxie_sent_bytes_total", &pid)? == 0.0 {
         return Err(format!("{queue_pairs} queue pairs\n{}", metrics.describe()));
     }
     client.signal(Signal::SIGSTOP);
     let named = [&["hook", "list"][..], &["top", "--once", "--interval", "0.1"]].map(|words| {
-        let ended = good(roxie(lab, place, Side::Client, "stopped", words)?)?;
+        let ended = good(roxie(lab, place, Side::Client, &format!("{name} stopped"), words)?)?;
         says(&ended, &pid).and_then(|()| says(&ended, "does not answer"))
     });
     client.signal(Signal::SIGCONT);
@@ -115,7 +115,7 @@ fn interface(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let mut table = Value::Null;
     let seen = eventually(CONNECTED_MAX, || {
         // On a busy machine the reader of the capture pauses for most of a second.
-        table = top(lab, place, "3", &["-i", lab.netdev(place)]).unwrap_or_default();
+        table = top(lab, place, name, "3", &["-i", lab.netdev(place)]).unwrap_or_default();
         !busy(&table).is_empty()
     });
     if !seen {

@@ -18,6 +18,7 @@ pub struct Durations(Mutex<Vec<Row>>);
 #[derive(Clone, Debug)]
 struct Row {
     name: String,
+    beside: bool,
     took: Duration,
     computed: Duration,
 }
@@ -25,17 +26,17 @@ struct Row {
 impl Durations {
     /// Runs a case and measures it. The CPU time is that of processes that ended in the meantime, which
     /// includes those of cases that run beside it.
-    pub fn measure<T>(&self, name: &str, case: impl FnOnce() -> T) -> T {
+    pub fn measure<T>(&self, name: &str, beside: bool, case: impl FnOnce() -> T) -> T {
         let (start, before) = (Instant::now(), computed());
         let result = case();
         let (took, computed) = (start.elapsed(), computed().saturating_sub(before));
-        let row = Row { name: name.to_owned(), took, computed };
+        let row = Row { name: name.to_owned(), beside, took, computed };
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(row);
         result
     }
 
-    /// Writes all to the file `durations` of this directory: seconds, CPU seconds and name of each case, the
-    /// longest first. Returns the first lines of it.
+    /// Writes all to the file `durations` of this directory: seconds, CPU seconds, whether others may run
+    /// beside it, and name of each case, the longest first. Returns the first lines of it.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -44,9 +45,10 @@ impl Durations {
         rows.sort_by_key(|row| std::cmp::Reverse(row.took));
         let line = |row: &Row| {
             format!(
-                "{:7.2} s {:7.2} s CPU  {}\n",
+                "{:7.2} s {:7.2} s CPU  {}  {}\n",
                 row.took.as_secs_f64(),
                 row.computed.as_secs_f64(),
+                if row.beside { "beside" } else { "alone " },
                 row.name
             )
         };
@@ -76,15 +78,15 @@ mod tests {
     fn the_longest_case_is_first_and_only_processes_that_compute_use_the_cpu() {
         let durations = Durations::default();
         let sh = |script: &str| assert!(Command::new("sh").args(["-c", script]).status().unwrap().success());
-        durations.measure("computes", || sh("n=0; while [ $n -lt 200000 ]; do n=$((n + 1)); done"));
+        durations.measure("computes", true, || sh("n=0; while [ $n -lt 200000 ]; do n=$((n + 1)); done"));
         let computed = durations.0.lock().unwrap()[0].computed;
-        durations.measure("sleeps", || sh("sleep 1"));
-        durations.measure("is short", || ());
+        durations.measure("sleeps", true, || sh("sleep 1"));
+        durations.measure("is short", false, || ());
         let logs = std::env::temp_dir().join(format!("roxie-durations-{}", std::process::id()));
         let shown = durations.write(&logs).unwrap();
         assert_eq!(fs::read_to_string(logs.join("durations")).unwrap(), shown);
         fs::remove_dir_all(logs).unwrap();
-        assert!(shown.trim_end().ends_with("is short"), "{shown}");
+        assert!(shown.trim_end().ends_with("alone   is short"), "{shown}");
         let asleep = durations.0.lock().unwrap()[1].clone();
         assert!(asleep.took >= Duration::from_secs(1) && asleep.computed < computed, "{shown}");
     }

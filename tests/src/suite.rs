@@ -50,7 +50,7 @@ impl Case {
         Self { name: format!("{place}/{what}"), needs, place, beside: false, run: Box::new(run) }
     }
 
-    /// Lets the case run beside others: its programs do not spin, and nothing in it is a matter of time.
+    /// Lets the case run beside others: its programs do not keep both CPUs busy, and it measures nothing.
     #[must_use]
     pub fn beside_others(self) -> Self {
         Self { beside: true, ..self }
@@ -110,7 +110,7 @@ impl Shared {
         let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let last = idle().pop();
         let lab = last.unwrap_or_else(|| self.lab.apart());
-        let result = self.durations.measure(name, || run(&lab, name));
+        let result = self.durations.measure(name, beside, || run(&lab, name));
         idle().push(lab);
         drop((others, alone));
         result
