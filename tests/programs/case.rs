@@ -123,8 +123,9 @@ impl Built {
 
 /// As [`compile`], once for all cases with this source and these options.
 pub(crate) fn build(lab: &Lab, source: &str, options: &[&str]) -> Result<Built, String> {
-    type Result = std::result::Result<(), String>;
-    static PROGRAMS: Mutex<BTreeMap<String, (usize, Arc<OnceLock<Result>>)>> = Mutex::new(BTreeMap::new());
+    /// The number of a program, and how its compilation ended.
+    type Program = (usize, Arc<OnceLock<std::result::Result<(), String>>>);
+    static PROGRAMS: Mutex<BTreeMap<String, Program>> = Mutex::new(BTreeMap::new());
     let (nth, once) = {
         let mut programs = PROGRAMS.lock().unwrap_or_else(PoisonError::into_inner);
         let nth = programs.len();

@@ -59,8 +59,8 @@ fn remedy(value: impl Fn(&str) -> Option<u64>) -> String {
     match refusing(value) {
         Some((name, good)) => format!("run as root, or allow them, as root: sysctl -w {name}={good}"),
         None => {
-            "no sysctl forbids it, so this is a chroot, or a container whose seccomp profile refuses it: run \
-                 as root, or outside it"
+            "no sysctl forbids it, so this is a chroot, or a container with a seccomp profile that refuses \
+             it: run as root, or outside it"
                 .to_owned()
         }
     }

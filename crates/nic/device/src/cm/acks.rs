@@ -13,7 +13,7 @@ pub(super) struct Acks {
 #[derive(Debug, Default)]
 struct Counts {
     unacknowledged: u64,
-    /// Threads that wait: waking takes a system call, also if nobody waits.
+    /// Threads that wait: waking takes a system call, also if none waits.
     waiting: u32,
 }
 

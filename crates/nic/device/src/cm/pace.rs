@@ -16,7 +16,7 @@ const MEANWHILE_INTERVAL: Duration = Duration::from_millis(1);
 /// Wakes the readers of the channels of a process after the program has handled a request.
 #[derive(Debug, Default)]
 pub(super) struct Handled {
-    /// Waking takes a system call, also if nobody waits.
+    /// Threads that wait: waking takes a system call, also if none waits.
     waiting: Mutex<u32>,
     handled: Condvar,
 }
