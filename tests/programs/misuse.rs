@@ -81,7 +81,8 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     for (nth, (program, server, client)) in SILENT.into_iter().enumerate() {
         let usual = [&[][..], SINGLE_MODES[nth % SINGLE_MODES.len()], &ALL_AT_ONCE];
         for mode in modes(scale, &usual) {
-            cases.push(Case::new(place, &silent_name(mode, server), program, move |lab, name| {
+            let what = silent_name(mode, &format!("{server}, {client}"));
+            cases.push(Case::new(place, &what, program, move |lab, name| {
                 silent(lab, &place, name, mode, (server, client))
             }));
         }

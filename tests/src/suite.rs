@@ -1,5 +1,6 @@
 //! A suite of named cases: what a case needs, the checks that most cases share, and the run of all of them.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -125,6 +126,10 @@ const AT_ONCE: usize = 3;
 /// otherwise. `name` is the directory of the outputs, and of the file `durations`.
 #[must_use]
 pub fn run(name: &str, mut args: Arguments, mut cases: Vec<Case>) -> ExitCode {
+    // Two cases of one name would write to the same files at the same time.
+    let mut names = BTreeSet::new();
+    let twice = cases.iter().find(|case| !names.insert(case.name.as_str()));
+    assert!(twice.is_none(), "two cases are called {:?}", twice.map(|case| &case.name));
     args.test_threads = args.test_threads.or(Some(AT_ONCE));
     if args.list {
         let listed = cases.into_iter().map(|case| Trial::test(case.name, || Ok(())));
