@@ -25,7 +25,7 @@ use crate::port::DeadPort;
 use crate::raw::{Raw, State};
 use crate::registry::RegistryLocks;
 use crate::stages::Stages;
-use sys::{ForkHandlers, KeptLock, LimitLock, ProcessMutex};
+use sys::{ForkHandlers, KeptLock, LimitLock, Netlink, ProcessMutex};
 
 /// Where a device keeps its engine.
 pub(crate) type EngineSlot = ProcessMutex<Option<Arc<Engine>>>;
@@ -66,6 +66,7 @@ struct EngineLocks {
     held: KeptLock<Engine, HeldState>,
     registry: RegistryLocks,
     _claims: KeptLock<Engine, ()>,
+    routes: KeptLock<Engine, Option<Netlink>>,
     _cm: CmLocks,
     engine: Arc<Engine>,
 }
@@ -175,6 +176,7 @@ impl EngineLocks {
         Some(EngineLocks {
             // A claim of a further slot takes the locks of the engine and of the registry.
             _claims: KeptLock::take(engine, |engine| &engine.services.claims.lock, until_ns)?,
+            routes: KeptLock::take(engine, |engine| &engine.services.routes.0, until_ns)?,
             _cm: engine.services.cm.keep_locked(until_ns)?,
             held: KeptLock::take(engine, |engine| &engine.services.held.0, until_ns)?,
             _keys: KeptLock::take(engine, |engine| &engine.place.keys, until_ns)?,
@@ -190,6 +192,8 @@ impl EngineLocks {
 
     fn release_in_child(mut self) {
         self.core.port = Box::new(DeadPort::default());
+        // Both processes would read the answers.
+        *self.routes = None;
         // The child does not have the memory of the taps.
         let _without = self.core.hooks.with(Stages::forget_taps);
         self.core.tables.observer.record(None);

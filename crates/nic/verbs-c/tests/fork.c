@@ -387,9 +387,13 @@ int main(void)
 	acknowledge(ch, RDMA_CM_EVENT_ESTABLISHED);
 	message(&client, &server, messages++);
 
+	/* One that sees changes, one for questions: the child would read the parent's answers. */
+	CHECK(netlink_sockets() == 2);
 	pid = forked();
-	if (!pid)
+	if (!pid) {
+		CHECK(netlink_sockets() == 0);
 		exit(0);
+	}
 	succeeds(pid);
 	message(&client, &server, messages++);
 	pid = forked();

@@ -38,7 +38,7 @@ pub(crate) struct Services {
 
 /// The kernel's routes and neighbours, in the network namespace of the first question.
 #[derive(Debug, Default)]
-pub(crate) struct Routes(Mutex<Option<Netlink>>);
+pub(crate) struct Routes(pub(crate) Mutex<Option<Netlink>>);
 
 impl Routes {
     /// Asks over a socket that stays open, unless a question fails.
