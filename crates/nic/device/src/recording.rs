@@ -16,7 +16,7 @@ use transport::{AsyncEventKind, QpEvent, WcStatus};
 
 use crate::notice::notice;
 use crate::registry::identity::{Peer, Relation};
-use crate::stages::Hooks;
+use crate::stages::{BadHook, Hooks, Stages};
 use crate::status::QpStatus;
 use crate::status::Row;
 
@@ -73,10 +73,13 @@ impl Recording {
         }
         let mut name = std::fs::read("/proc/self/comm").unwrap_or_default().trim_ascii_end().to_vec();
         name.extend_from_slice(format!(" {device} on {netdev}").as_bytes());
-        let reader = hooks.with(|stages| stages.record(snap_len)).map_err(|bad| bad.why)?;
+        let reader = hooks.with(|stages| stages.record(snap_len)).map_err(BadHook::text)?;
         let reader = reader.map_err(|error| error.to_string())?;
-        sys::send_record(connection.as_fd(), &slot.to_le_bytes(), &name, &[reader.as_fd()])
-            .map_err(|error| error.to_string())?;
+        let sent = sys::send_record(connection.as_fd(), &slot.to_le_bytes(), &name, &[reader.as_fd()]);
+        if let Err(error) = sent {
+            let _ended = hooks.with(Stages::forget_taps);
+            return Err(error.to_string());
+        }
         Ok(Recording { connection, has_failed: false, untold: 0 })
     }
 

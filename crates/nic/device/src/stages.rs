@@ -171,7 +171,7 @@ pub trait Control: Send + Sync {
     fn disinherit(&self);
 }
 
-/// An engine as its control socket sees it. Each call takes the engine's lock.
+/// An engine as its control socket sees it. Each call but `now_ns` takes the engine's lock.
 pub trait Served {
     /// The time of the engine's clock.
     fn now_ns(&self) -> u64;
@@ -228,6 +228,11 @@ impl Hooks {
         let stages = plug_in.stages(ifindex, config)?;
         let is_active = stages.is_active();
         Ok(Hooks { stages: Some(stages), is_active })
+    }
+
+    /// Whether the process has the plug-in.
+    pub(crate) fn exist(&self) -> bool {
+        self.stages.is_some()
     }
 
     /// Runs `work`, which may change what is attached.
@@ -347,7 +352,15 @@ impl Hooks {
 impl BadHook {
     fn absent() -> BadHook {
         let remedy = "call roxie_hook::register() (crate roxie-hook) at the start of the program";
-        BadHook { why: "this program has no hooks".to_owned(), remedy: Some(remedy.to_owned()) }
+        BadHook {
+            why: "this program does not have the plug-in of hooks".to_owned(),
+            remedy: Some(remedy.to_owned()),
+        }
+    }
+
+    /// The reason and the remedy, on one line.
+    pub(crate) fn text(self) -> String {
+        self.remedy.map_or(self.why.clone(), |remedy| format!("{}: {remedy}", self.why))
     }
 }
 

@@ -334,18 +334,3 @@ fn completion_vectors_get_engines() {
         assert_eq!(different.len(), first.len());
     });
 }
-
-/// `engine/group.rs` bounds the engines of a device by this number.
-#[test]
-fn an_engine_takes_no_more_descriptors_than_are_reserved_for_it() {
-    const DESCRIPTORS_EACH: usize = 17;
-    domain::on_both_paths("an_engine_takes_no_more_descriptors_than_are_reserved_for_it", || {
-        let count = |engines| {
-            let context = device(engines);
-            let _pd = context.alloc_pd().expect("it starts the engines");
-            std::fs::read_dir("/proc/self/fd").expect("procfs").count()
-        };
-        let (one, four) = (count("1"), count("4"));
-        assert!(four > one && four <= one + 3 * DESCRIPTORS_EACH, "{one}, with three more engines {four}");
-    });
-}

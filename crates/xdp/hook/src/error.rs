@@ -92,7 +92,7 @@ pub enum HookError {
     NoMemory(io::Error),
     /// The text between two `+`, or all of it, is empty.
     Empty,
-    /// The device has no hooks, or others than the configured ones.
+    /// The engine started without this crate's plug-in, or its configuration is wrong.
     Device(BadHook),
     /// The device has started engines for several threads, and this hook would see the packets of one.
     SeveralEngines {
@@ -142,7 +142,7 @@ impl HookError {
 
     /// The stages of a device are not of this crate.
     pub(crate) fn other_plug_in() -> HookError {
-        HookError::Device(BadHook { why: "the device has another plug-in".to_owned(), remedy: None })
+        HookError::Device(BadHook { why: "the device started with another plug-in".to_owned(), remedy: None })
     }
 
     /// What the user can do about it, if anything is known.

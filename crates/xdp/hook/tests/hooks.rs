@@ -488,3 +488,21 @@ fn no_engine_starts_while_a_hook_is_attached() {
         assert_eq!(attached.is_err(), engines == 2, "it would see the packets of one engine: {attached:?}");
     });
 }
+
+/// `engine/group.rs` of the device reserves one more: a connection to an address of this host opens it.
+#[test]
+fn an_engine_takes_no_more_descriptors_than_are_reserved_for_it() {
+    const DESCRIPTORS_EACH: usize = 17;
+    domain::on_both_paths("an_engine_takes_no_more_descriptors_than_are_reserved_for_it", || {
+        register();
+        let count = |engines| {
+            let engines = Some(Engines::from_word(engines).expect("a number"));
+            let config = DeviceConfig { engines, ..DeviceConfig::from_env() };
+            let context = Device::open(&config).and_then(|device| device.context()).expect("lo exists");
+            let _pd = context.alloc_pd().expect("it starts the engines");
+            std::fs::read_dir("/proc/self/fd").expect("procfs").count()
+        };
+        let (one, four) = (count("1"), count("4"));
+        assert!(four > one && four <= one + 3 * DESCRIPTORS_EACH, "{one}, with three more engines {four}");
+    });
+}

@@ -124,12 +124,14 @@ impl Host for Engine {
             return true;
         }
         let known = || -> io::Result<bool> {
+            if is_group_address(path.next_hop) {
+                return Ok(true);
+            }
             self.services.routes.ask(|netlink| {
                 let row = netlink.neighbour(path.ifindex, path.next_hop)?;
-                Ok(is_group_address(path.next_hop)
-                    || row.is_some_and(|row| row.mac.is_some())
+                Ok(row.is_some_and(|row| row.mac.is_some())
                     || !netlink.link(path.ifindex)?.has_neighbours
-                    || netlink.route(path.dst, None, path.ifindex)?.is_local)
+                    || netlink.route(path.dst, None, path.ifindex).is_ok_and(|route| route.is_local))
             })
         };
         // In a sandbox without netlink, the connection request finds out.

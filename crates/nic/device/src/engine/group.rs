@@ -31,8 +31,9 @@ use crate::raw::Raw;
 use crate::status::Row;
 use crate::variable::BadVariable;
 
-/// Descriptors of an engine with shared memory (`tests/engines.rs` counts them).
-const DESCRIPTORS_EACH: u64 = 17;
+/// Descriptors of an engine with shared memory and the plug-in (its tests count them), and its socket for
+/// routes.
+const DESCRIPTORS_EACH: u64 = 18;
 /// Engines that start by themselves take at most one in this many descriptors of the process (soft limit).
 const DESCRIPTORS_SHARE: u64 = 8;
 

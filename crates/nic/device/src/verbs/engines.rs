@@ -144,7 +144,7 @@ impl Device {
             hooks.with(|stages| stages.disturb(chaos)).flatten().map_err(Refusal::BadHook)?;
         }
         let membership = Membership::join(&domain)?;
-        let control = stages::control(&domain, membership.slot());
+        let control = if hooks.exist() { stages::control(&domain, membership.slot()) } else { None };
         let table = self.gids();
         let port = crate::open_port::open(PortChoice { kind, ..choice }, &membership, &table)?;
         let recording = Recording::from_env(&mut hooks, (&self.0.name, &table.netdev), membership.slot());

@@ -20,19 +20,17 @@ impl EarlyHooks {
     /// Runs `work` on the hooks that the engine will start with.
     fn with<R>(&self, ifindex: u32, work: impl FnOnce(&mut Hooks) -> R) -> Result<R, BadHook> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        let hooks = match &mut *made {
-            Some(hooks) => hooks,
-            none => none.insert(Hooks::open(ifindex, &self.config)?),
-        };
-        Ok(work(hooks))
+        let mut hooks = made.take().map_or_else(|| Hooks::open(ifindex, &self.config), Ok)?;
+        let result = work(&mut hooks);
+        // Without the plug-in, the program may still register it.
+        *made = Some(hooks).filter(Hooks::exist);
+        Ok(result)
     }
 
     /// Returns the hooks that the engine starts with. An engine in a forked child starts with those of the
     /// configuration.
     pub(super) fn take(&self, ifindex: u32) -> Result<Hooks, Refusal> {
-        let taken = self.with(ifindex, std::mem::take);
-        *self.made.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        taken.map_err(Refusal::BadHook)
+        self.with(ifindex, std::mem::take).map_err(Refusal::BadHook)
     }
 }
 
