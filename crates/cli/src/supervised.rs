@@ -96,11 +96,12 @@ pub(crate) fn supervise(
 /// Added to the number of a signal in the exit codes of shells.
 const SIGNALED: i32 = 128;
 
-/// The exit code of the command, as shells report it.
+/// The same as [`code`], for `main`.
 pub(crate) fn exit_code(status: ExitStatus) -> ExitCode {
     ExitCode::from(code(status))
 }
 
+/// The exit code of the command, as shells report it.
 pub(crate) fn code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| SIGNALED + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)

