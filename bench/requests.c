@@ -23,7 +23,8 @@ static void say(int messages, int bytes)
 			send_burst(payload, bytes, packet, 0);
 		return;
 	}
-	for (int most = 62, now; messages > 0; messages -= now) {
+	int fit = BURST_MAX / bytes, most = fit < 62 ? fit : 62;
+	for (int now; messages > 0; messages -= now) {
 		now = messages < most ? messages : most;
 		send_burst(payload, now * bytes, bytes, 0);
 	}

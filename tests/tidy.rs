@@ -75,7 +75,7 @@ const ARROWS: [(&str, &[&str]); 15] = [
     ("xdp/hook", &["wire", "bpf", "transport", "sys", "roxie"]),
     ("nic/rsocket", &["wire", "transport", "sys", "roxie"]),
     ("nic/net", &["wire", "transport", "sys", "roxie", "roxie-rsocket"]),
-    // The hooks are its plug-in, which it only registers.
+    // It registers the hooks, and asks the control sockets of other processes.
     ("nic/verbs-c", &["wire", "transport", "sys", "roxie", "roxie-rsocket", "roxie-hook"]),
     ("nic/verbs-c/rdmacm", &[]),
     ("nic/verbs-c/audit", &[]),
