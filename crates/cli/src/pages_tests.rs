@@ -19,7 +19,7 @@ const FOREIGN: [(&str, &str); 33] = [
          sharding target test workspace nocapture all minutes",
     ),
     ("callgrind_annotate", "inclusive"),
-    ("ceph-mon", "mkfs osd-uuid"),
+    ("ceph-mon", "mkfs monmap osd-uuid"),
     ("COPY", "from"),
     (
         "configure",

@@ -32,7 +32,7 @@ fn on_its_own_veth_pairs_the_test_accounts_for_every_packet_and_leaves_nothing()
     if !enter() {
         return;
     }
-    let before = fs::read_to_string("/proc/net/dev").unwrap().lines().count();
+    let before = fs::read_to_string("/proc/thread-self/net/dev").unwrap().lines().count();
     for mode in ["native", "generic"] {
         let (code, tests) = tests(&["test", "--json", "--count", "2000", "--mode", mode]);
         assert_eq!((code, tests.len()), (Some(0), 12), "{mode}: {tests:#?}");
@@ -46,7 +46,7 @@ fn on_its_own_veth_pairs_the_test_accounts_for_every_packet_and_leaves_nothing()
         }
         assert!(named(&tests, "XDP_TX")["out"].as_u64() > Some(0));
     }
-    assert_eq!(fs::read_to_string("/proc/net/dev").unwrap().lines().count(), before);
+    assert_eq!(fs::read_to_string("/proc/thread-self/net/dev").unwrap().lines().count(), before);
 }
 
 #[test]
