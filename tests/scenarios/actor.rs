@@ -29,6 +29,7 @@ const COMPLETES: Duration = Duration::from_secs(8);
 
 /// Runs one side with the words after `--actor`.
 pub(crate) fn run(words: &[String]) -> Outcome {
+    roxie_hook::register();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words[..] {
         ["server", port, ref rest @ ..] => {
