@@ -88,10 +88,8 @@ fn cases(scale: Scale, minutes: Option<f64>) -> Vec<Case> {
         cycles::cases(scale),
         capture::cases(),
         top::cases(),
-        tools::object_cases(),
         trace::cases(),
         recorded::cases(),
-        kill::cases(scale),
         xsk::cases(),
         hooks::cases(scale),
     ];
@@ -104,6 +102,8 @@ fn cases(scale: Scale, minutes: Option<f64>) -> Vec<Case> {
     cases.extend(perftest::cases(scale));
     cases.extend(raw::cases());
     cases.extend(churn::cases(scale, minutes));
+    cases.extend(tools::object_cases());
+    cases.extend(kill::cases(scale));
     cases.extend(kill::timed(scale));
     cases.extend(engines::cases());
     cases.extend(xsk::busy_cases());
