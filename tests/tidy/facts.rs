@@ -23,7 +23,7 @@ const CONSTANTS: [Constant; 9] = [
         file: "crates/nic/device/src/engine/group.rs",
         before: "const DESCRIPTORS_EACH: u64 = ",
         stated: &[
-            ("crates/nic/device/tests/engines.rs", "const DESCRIPTORS_EACH: usize = {};"),
+            ("crates/xdp/hook/tests/hooks.rs", "const DESCRIPTORS_EACH: usize = {};"),
             ("crates/cli/src/nic_args.rs", "its descriptors, of which each takes {}."),
             ("docs/reference.md", "engines of {} descriptors"),
             ("docs/containers.md", "at most {} descriptors per engine"),

@@ -6,13 +6,13 @@ use crate::tree::File;
 /// The houses with their folders, and the most production lines of each. A change that adds lines takes as
 /// many away, or says in its commit what they are for.
 const MOST: [(&str, &[&str], usize); 8] = [
-    ("the NIC", &NIC, 60_255),
+    ("the NIC", &NIC, 60_275),
     ("rsocket", &["crates/nic/rsocket/"], 2_174),
     ("net", &["crates/nic/net/"], 1_144),
     ("XDP", &["crates/xdp/"], 14_213),
     ("tools that read", &["crates/tools/"], 10_043),
     ("the laboratory", &["crates/lab/"], 9_153),
-    ("cli", &["crates/cli/"], 19_532),
+    ("cli", &["crates/cli/"], 19_538),
     ("xtask", &["xtask/"], 860),
 ];
 /// What a program needs to have an RDMA device.

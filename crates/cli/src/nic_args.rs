@@ -131,7 +131,7 @@ pub(crate) struct TrafficArgs {
     ///
     /// A queue pair runs on the engine of its completion queue. With auto the device begins with one
     /// engine, and starts one for each further thread that creates queue pairs, up to the CPUs of the
-    /// process and to an eighth of its descriptors, of which each takes 17. Completion queues with the same
+    /// process and to an eighth of its descriptors, of which each takes 18. Completion queues with the same
     /// completion vector of ibv_create_cq, if it is not 0, share an engine. With a number the device
     /// assigns completion queues in turn, and vector N selects engine N. Devices with hooks, --chaos or
     /// AF_XDP start no further engines with auto. Also: environment variable ROXIE_ENGINES.

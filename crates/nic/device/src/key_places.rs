@@ -3,8 +3,8 @@
 //! The upper 24 bits of a key are random, so that one key tells nothing about another. 20 of them are the
 //! place in an array that holds the number of the slot.
 
-/// Bits of a key above the low byte that select a place: nearly twice as many places as slots, so that a drawn
-/// place is free at once or after a few steps.
+/// Bits of a key above the low byte that select a place: nearly twice as many places as slots, so that a
+/// drawn place is free at once or after a few steps.
 const PLACE_BITS: u32 = 20;
 /// Bits that select a page of places. A page of 4 KiB exists from its first key on: the array at once would
 /// take 4 MiB of addresses, which a process with limits may not have.
