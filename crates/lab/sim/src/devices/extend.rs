@@ -7,7 +7,8 @@ use super::frame::{DREP, DREQ, REP, REQ, RTU};
 use super::plan::{App, Connection, KINDS, Kind, Plan};
 use crate::Rng;
 
-/// Hooks of a process in a run whose network loses packets. None of them delays a packet past an ACK timeout.
+/// The hooks, of which a process draws one, if the network of the run loses packets. None of them delays a
+/// packet past an ACK timeout.
 const IMPAIRMENTS: [&str; 5] = [
     "impair:delay=20us,seed=1",
     "impair:loss=1%,delay=50us,seed=2",

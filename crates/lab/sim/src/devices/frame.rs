@@ -44,7 +44,7 @@ impl Frame {
         head.is_some_and(|head| Qpn::new(u32::from_be_bytes([0, head[5], head[6], head[7]])) == Qpn::GSI)
     }
 
-    /// The slot whose socket gets it, as the steering program of `registry/program.rs` decides; `None` for
+    /// The steering program (`registry/program.rs`) gives the packet to the socket of this slot; `None`: to
     /// the GSI socket, which the processes of a host share.
     pub(super) fn slot(&self) -> Option<u16> {
         if !self.is_gsi() {

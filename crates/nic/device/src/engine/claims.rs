@@ -94,7 +94,8 @@ pub(super) mod tests {
     use crate::gid::GidTable;
     use crate::netdev::Gids;
     use crate::port::{
-        DeadPort, Destination, FlowId, FlowKey, Headers, Port, PortProperties, PortReport, RxBatch, RxScope,
+        DeadPort, Destination, FlowId, FlowKey, Headers, Port, PortProperties, PortReport, RxBatch, RxQueue,
+        RxScope,
     };
     use crate::registry::{ForwardOutcome, Membership, Registry, ServiceRequest};
     use crate::runtime::Runtime;
@@ -182,54 +183,68 @@ pub(super) mod tests {
         }
     }
 
-    /// A port that adds any slot, with one more descriptor then.
+    /// A port that adds any slot, with one more descriptor then, and has received `arriving` at each look.
     #[derive(Default)]
-    struct AddingPort(DeadPort, usize);
+    pub(in crate::engine) struct TestPort {
+        dead: DeadPort,
+        added: usize,
+        /// Nothing if it is empty.
+        arriving: &'static [u8],
+    }
 
-    impl Port for AddingPort {
+    impl TestPort {
+        pub(in crate::engine) fn receiving(arriving: &'static [u8]) -> TestPort {
+            TestPort { arriving, ..TestPort::default() }
+        }
+    }
+
+    impl Port for TestPort {
         fn add_slot(&mut self, _: u16, _: OwnedFd) -> io::Result<()> {
-            self.1 += 1;
+            self.added += 1;
             Ok(())
         }
 
-        fn open_flow(&mut self, key: &FlowKey, _to: Destination) -> io::Result<FlowId> {
-            self.0.open_flow(key, Destination::Elsewhere)
+        fn open_flow(&mut self, key: &FlowKey, to: Destination) -> io::Result<FlowId> {
+            self.dead.open_flow(key, to)
         }
 
         fn close_flow(&mut self, flow: FlowId) {
-            self.0.close_flow(flow);
+            self.dead.close_flow(flow);
         }
 
         fn datagram_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
-            self.0.datagram_flow(key)
+            self.dead.datagram_flow(key)
         }
 
         fn headers(&mut self, flow: FlowId) -> Option<Headers> {
-            self.0.headers(flow)
+            self.dead.headers(flow)
         }
 
         fn tx_slot(&mut self) -> &mut [u8] {
-            self.0.tx_slot()
+            self.dead.tx_slot()
         }
 
         fn tx_commit(&mut self, flow: FlowId, len: usize) {
-            self.0.tx_commit(flow, len);
+            self.dead.tx_commit(flow, len);
         }
 
         fn flush(&mut self) -> usize {
-            self.0.flush()
+            self.dead.flush()
         }
 
-        fn recv(&mut self, scope: RxScope, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
-            self.0.recv(scope, f)
+        fn recv(&mut self, _: RxScope, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
+            if !self.arriving.is_empty() {
+                f(&RxBatch { queue: RxQueue::Slot, ..RxBatch::of_test(self.arriving) });
+            }
+            usize::from(!self.arriving.is_empty())
         }
 
         fn properties(&self) -> PortProperties {
-            PortProperties { poll_fds: vec![-1; self.1], ..self.0.properties() }
+            PortProperties { poll_fds: vec![-1; self.added], ..self.dead.properties() }
         }
 
         fn report(&self) -> PortReport {
-            self.0.report()
+            self.dead.report()
         }
     }
 
@@ -279,7 +294,7 @@ pub(super) mod tests {
 
     #[test]
     fn threads_that_want_a_further_slot_at_once_claim_one() {
-        let (engine, asked) = engine(AddingPort::default());
+        let (engine, asked) = engine(TestPort::default());
         draw_all_of_a_slot(&engine, &asked);
         let both = Barrier::new(2);
         let draw_at_once = || {
@@ -296,7 +311,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_thread_that_sleeps_watches_the_socket_of_a_claimed_slot() {
-        let (engine, asked) = engine(AddingPort::default());
+        let (engine, asked) = engine(TestPort::default());
         let mut fds = crate::engine::progress::WaitFds::default();
         let before = fds.of(&engine).len();
         draw_all_of_a_slot(&engine, &asked);
